@@ -24,3 +24,16 @@ if(FASTDECODE_SWORKER)
   target_link_libraries(fastdecode_torch INTERFACE libtorch::cpu glog::glog)
   target_compile_definitions(fastdecode_torch INTERFACE C10_USE_GLOG)
 endif()
+
+# ccache where there is one; the settings let it cache past the precompiled header
+# and share between build folders.
+find_program(FASTDECODE_CCACHE ccache)
+if(FASTDECODE_CCACHE)
+  set(launcher ${CMAKE_COMMAND} -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+    CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${FASTDECODE_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+  endif()
+endif()
