@@ -7,8 +7,10 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
 if(FASTDECODE_TESTS)
   find_package(GTest REQUIRED)
-  include(GoogleTest)
 endif()
+
+# The project's Python: its venv's where there is one.
+find_program(FASTDECODE_PYTHON python3 HINTS "${CMAKE_SOURCE_DIR}/.venv/bin" REQUIRED)
 
 if(FASTDECODE_SWORKER)
   pkg_check_modules(zmq REQUIRED IMPORTED_TARGET libzmq)
@@ -23,17 +25,8 @@ if(FASTDECODE_SWORKER)
   add_library(fastdecode_torch INTERFACE)
   target_link_libraries(fastdecode_torch INTERFACE libtorch::cpu glog::glog)
   target_compile_definitions(fastdecode_torch INTERFACE C10_USE_GLOG)
-endif()
-
-# ccache where there is one; the settings let it cache past the precompiled header
-# and share between build folders.
-find_program(FASTDECODE_CCACHE ccache)
-if(FASTDECODE_CCACHE)
-  set(launcher ${CMAKE_COMMAND} -E env
-    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-    CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${FASTDECODE_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
-  endif()
+  # Named here because CMake leaves folders of the source tree, such as .venv, out of
+  # the RPATH that it makes from the libraries linked.
+  get_filename_component(libtorch_folder "${Libtorch_torch_cpu}" DIRECTORY)
+  target_link_options(fastdecode_torch INTERFACE "LINKER:-rpath,${libtorch_folder}")
 endif()

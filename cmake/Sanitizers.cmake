@@ -1,6 +1,11 @@
-# Applies FASTDECODE_SANITIZE to every target.
+# Applies FASTDECODE_SANITIZE to every target, and to the tests' surroundings.
+set(FASTDECODE_TEST_ENVIRONMENT "")
 if(FASTDECODE_SANITIZE)
   list(JOIN FASTDECODE_SANITIZE "," sanitizers)
-  add_compile_options(-fsanitize=${sanitizers} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${sanitizers}>
+    $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all> -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${sanitizers})
+  # A daemon of a test that finds an error must end with it, not go on.
+  set(FASTDECODE_TEST_ENVIRONMENT "ASAN_OPTIONS=halt_on_error=1:detect_stack_use_after_return=1"
+    "UBSAN_OPTIONS=print_stacktrace=1" "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
 endif()

@@ -1,9 +1,10 @@
-# fastdecode_warnings: what every target of ours compiles with.
+# fastdecode_warnings: what every target of ours compiles with (nvcc has other flags).
 add_library(fastdecode_warnings INTERFACE)
-target_compile_options(fastdecode_warnings INTERFACE -Wall -Wextra -Wconversion -Wno-psabi)
+set(warnings -Wall -Wextra -Wconversion -Wno-psabi)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  target_compile_options(fastdecode_warnings INTERFACE -Wthread-safety)
+  list(APPEND warnings -Wthread-safety)
 endif()
 if(FASTDECODE_WERROR)
-  target_compile_options(fastdecode_warnings INTERFACE -Werror)
+  list(APPEND warnings -Werror)
 endif()
+target_compile_options(fastdecode_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
