@@ -1,0 +1,113 @@
+// The paged KV cache: sequences, their block tables and the blocks' storage.
+//
+// A block holds block_tokens tokens of one sequence. Block ids are shared by all
+// layers: block b of layer l lies at layer l's base + b * block_elements, in the
+// layout of kernels/decode_attention.h. All offsets are 64-bit. Tables, lookup and
+// free list have fixed capacity, made in the constructor.
+//
+// Freed blocks are poisoned with NaNs in builds without NDEBUG, so that a read of a
+// block that is no longer owned shows in the results.
+//
+// Trusted inside: arguments are checked by AttentionService, broken ones are CHECKs.
+// Thread rule: the owner's thread; during a layer's run the pool's threads read tables
+// and write disjoint tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/base/model_shape.h"
+#include "rworker/block_allocator.h"
+#include "rworker/sequence_table.h"
+
+namespace fastdecode::rworker {
+
+struct KvStats {
+  int64_t total_blocks = 0;
+  int64_t free_blocks = 0;
+  int64_t sequences = 0;
+  int64_t max_sequences = 0;
+};
+
+struct KvGeometry {
+  AttentionShape shape;
+  int32_t block_tokens = 0;
+  int32_t max_context = 0;
+  int32_t max_sequences = 0;
+
+  int64_t block_elements() const { return 2 * shape.kv_width() * block_tokens; }  // one layer
+  int64_t block_bytes() const {                                                   // all layers
+    return block_elements() * int64_t{sizeof(uint16_t)} * shape.num_layers;
+  }
+  int32_t blocks_per_sequence() const { return (max_context + block_tokens - 1) / block_tokens; }
+};
+
+// NaN in f16: what freed blocks are filled with.
+inline constexpr uint16_t kPoison = 0x7e00;
+
+class PagedKv {
+ public:
+  // Blocks that fit into `bytes`, at most 2^32 - 1.
+  static int64_t BlocksIn(int64_t bytes, const KvGeometry& geometry);
+
+  // `storage` [bytes] is borrowed and outlives this.
+  PagedKv(const KvGeometry& geometry, uint16_t* storage, int64_t bytes);
+
+  // The slot of a sequence, or kNoSlot.
+  int32_t Find(uint64_t sequence) const { return table_.Find(sequence); }
+  // A slot for a new sequence with no tokens, or kNoSlot when all are taken.
+  int32_t Add(uint64_t sequence);
+  // Returns the slot's blocks and forgets the sequence.
+  void Remove(int32_t slot);
+
+  // Blocks that the slot still lacks to hold `tokens` tokens.
+  int64_t BlocksMissing(int32_t slot, int64_t tokens) const;
+  // Allocates them: all, or none and false.
+  bool Reserve(int32_t slot, int64_t tokens);
+
+  // Copies K and V rows [K | V] f16, `row_stride` elements apart, into tokens
+  // position .. position + rows - 1 of one layer, for KV heads [head_begin, head_end).
+  // The blocks are reserved.
+  void Write(int32_t slot, int layer, int64_t position, int64_t rows, const uint16_t* kv_rows, int64_t row_stride,
+             int head_begin, int head_end);
+
+  // Tokens that the slot's layer holds without a gap.
+  int32_t layer_tokens(int32_t slot, int layer) const { return layer_tokens_[LayerIndex(slot, layer)]; }
+  void set_layer_tokens(int32_t slot, int layer, int32_t tokens) { layer_tokens_[LayerIndex(slot, layer)] = tokens; }
+
+  // Changes whenever the slot changes hands.
+  uint32_t generation(int32_t slot) const { return slots_[static_cast<size_t>(slot)].generation; }
+  uint64_t sequence(int32_t slot) const { return slots_[static_cast<size_t>(slot)].sequence; }
+
+  const uint32_t* block_table(int32_t slot) const { return &tables_[TableIndex(slot)]; }
+  const uint16_t* layer_blocks(int layer) const { return storage_ + layer * layer_elements_; }
+  const KvGeometry& geometry() const { return geometry_; }
+  KvStats stats() const;
+
+ private:
+  struct Slot {
+    uint64_t sequence = 0;
+    uint32_t generation = 0;
+    int32_t num_blocks = 0;
+  };
+  size_t TableIndex(int32_t slot) const {
+    return static_cast<size_t>(slot) * static_cast<size_t>(geometry_.blocks_per_sequence());
+  }
+  size_t LayerIndex(int32_t slot, int layer) const {
+    return static_cast<size_t>(slot) * static_cast<size_t>(geometry_.shape.num_layers) + static_cast<size_t>(layer);
+  }
+  void Poison(uint32_t block);
+
+  const KvGeometry geometry_;
+  uint16_t* const storage_;  // [num_layers, num_blocks, block_elements]
+  BlockAllocator allocator_;
+  const int64_t layer_elements_;  // from one layer to the next
+  SequenceTable table_;
+  std::vector<Slot> slots_;
+  std::vector<int32_t> free_slots_;          // a stack
+  std::unique_ptr<uint32_t[]> tables_;       // [max_sequences, blocks_per_sequence], touched as they fill
+  std::unique_ptr<int32_t[]> layer_tokens_;  // [max_sequences, num_layers]
+};
+
+}  // namespace fastdecode::rworker
