@@ -15,53 +15,62 @@ enum class DType { kAuto, kF32, kF16, kBf16 };
 enum class WeightSource { kCheckpoint, kRandom };
 
 struct ModelOptions {
-  std::string path;  // absolute after parsing
+  std::string path;  // the model's folder, absolute after parsing
   DType dtype = DType::kAuto;
   WeightSource weights = WeightSource::kCheckpoint;
-  int layers = 0;       // 0: all that config.json names
+  int layers = 0;       // after parsing the number in use; "auto": all that config.json names
   uint64_t seed = 0;    // of random weights
-  int max_context = 0;  // 0: the model's; never above it
+  int max_context = 0;  // after parsing the tokens in use; "auto": the model's; never above it
+  friend bool operator==(const ModelOptions&, const ModelOptions&) = default;
 };
 
 struct SWorkerOptions {
   std::string device = "cpu";  // "cpu" or "cuda:N"
   int threads = 0;             // 0: the CPUs that this process may use, less the R-workers' of the same host
-  std::string listen = "tcp://127.0.0.1:7100";
+  std::string listen = "tcp://127.0.0.1:7100";  // tcp://HOST:PORT; port 0: any free one
+  friend bool operator==(const SWorkerOptions&, const SWorkerOptions&) = default;
 };
 
 struct RWorkerHost {
-  std::string address;   // HOST:PORT
-  std::string ssh;       // empty: a local process
-  int threads = 0;
+  std::string address;    // HOST:PORT that the S-worker dials
+  std::string listen;     // HOST:PORT that the R-worker binds; after parsing the address where none was given
+  std::string ssh;        // [user@]host that the launch script reaches it by; empty: a local process
+  std::string bin;        // absolute folder of the programs there; empty: the same as here
+  int threads = 0;        // 0: auto, the CPUs that the process may use
   int64_t kv_memory = 0;  // bytes
+  friend bool operator==(const RWorkerHost&, const RWorkerHost&) = default;
 };
 
 struct RWorkersOptions {
   int count = 0;  // this many on this host; or
   std::vector<RWorkerHost> hosts;
-  int threads = 0;                    // default of a host's threads; 0: auto
+  int threads = 0;                       // default of a host's threads; 0: auto
   int64_t kv_memory = int64_t{1} << 30;  // bytes, default of a host's
   int block_tokens = 32;
   std::string kv_dtype = "f16";  // only f16 in this build
+  friend bool operator==(const RWorkersOptions&, const RWorkersOptions&) = default;
 };
 
 struct PipelineOptions {
   int mini_batches = 2;
   int max_batch = 64;  // sequences in flight over all mini-batches
   int prefill_tokens_per_step = 4096;
+  friend bool operator==(const PipelineOptions&, const PipelineOptions&) = default;
 };
 
 struct LoadControlOptions {
   bool enabled = true;
   int64_t workload_limit = 0;  // per R-worker, cached tokens over all mini-batches; 0: auto
   int interval_steps = 0;      // 0: auto
+  friend bool operator==(const LoadControlOptions&, const LoadControlOptions&) = default;
 };
 
 struct TransportOptions {
-  std::string kind = "auto";  // auto (means tcp) or tcp
+  std::string kind = "auto";                   // auto (means tcp) or tcp
   std::string secret_file = "cluster.secret";  // absolute after parsing
   int heartbeat_ms = 500;
   int peer_timeout_ms = 3000;
+  friend bool operator==(const TransportOptions&, const TransportOptions&) = default;
 };
 
 struct Config {
@@ -74,17 +83,25 @@ struct Config {
   TransportOptions transport;
   // Derived: the model's config.json with `layers` and `max_context` applied.
   ModelConfig model_config;
-  int max_context = 0;
+  int max_context = 0;  // tokens of one sequence, prompt and output; equals model.max_context
 };
 
-// Reads, validates and completes a config. An error names the key, what was found,
-// what was expected and, for an unknown key, the nearest known one.
+// Reads, validates and completes a config; needs the model's config.json, nothing else
+// of the deployment. An error starts with the file's path and names the key, what was
+// found, what was expected and, for an unknown key, the nearest known one.
+// kNotFound: a file is missing. kUnimplemented: known by name, not in this build.
 Result<Config> LoadConfig(const std::string& path);
 
-// The effective config as pretty JSON, every default filled in.
+// The effective config as pretty JSON, every default filled in, every path absolute:
+// LoadConfig of it gives the same config.
 std::string ConfigToJson(const Config& config);
 
-// "8GiB", "512 MiB", "1024" -> bytes.
+// "8GiB", "512 MiB", "1024" -> bytes. kInvalidArgument otherwise, and above 2^63 - 1.
 Result<int64_t> ParseSize(const std::string& text);
+// The shortest exact way: 8589934592 -> "8GiB", 1000 -> "1000".
+std::string FormatSize(int64_t bytes);
+
+// The names that a config uses: "auto", "f32", "f16", "bf16".
+std::string DTypeName(DType dtype);
 
 }  // namespace fastdecode
