@@ -33,25 +33,27 @@ enum class MessageType : uint16_t {
   kFault = 19,  // payload: UTF-8 text, why this R-worker ends the session; the connection closes after it
 };
 
+constexpr bool IsKnownMessageType(uint16_t type) { return (type >= 1 && type <= 5) || (type >= 16 && type <= 19); }
+
 inline constexpr uint16_t kDtypeF16 = 1;
 
 struct MessageHeader {
   uint32_t magic = kWireMagic;
   uint16_t version = kWireVersion;
-  uint16_t type = 0;             // MessageType
-  uint32_t incarnation = 0;      // of the session, given by the R-worker at the handshake
-  uint32_t payload_bytes = 0;    // after this header
+  uint16_t type = 0;           // MessageType
+  uint32_t incarnation = 0;    // of the session, given by the R-worker at the handshake
+  uint32_t payload_bytes = 0;  // after this header
   uint16_t mini_batch = 0;
   uint16_t layer = 0;
   uint32_t rows = 0;
-  uint64_t step = 0;             // pass number within the mini-batch
+  uint64_t step = 0;  // pass number within the mini-batch
   uint64_t sequence = 0;
-  uint32_t position = 0;         // tokens
+  uint32_t position = 0;  // tokens
   uint16_t dtype = kDtypeF16;
   uint16_t reserved = 0;
-  uint32_t compute_ns = 0;       // kORows: time in the kernels, saturated
-  uint32_t queue_ns = 0;         // kORows: from arrival to the start of computing, saturated
-  uint64_t context_tokens = 0;   // kORows: summed cached tokens that these rows attended to (this R-worker's W)
+  uint32_t compute_ns = 0;      // kORows: time in the kernels, saturated
+  uint32_t queue_ns = 0;        // kORows: from arrival to the start of computing, saturated
+  uint64_t context_tokens = 0;  // kORows: summed cached tokens that these rows attended to (this R-worker's W)
 };
 static_assert(sizeof(MessageHeader) == 64 && std::is_trivially_copyable_v<MessageHeader>);
 

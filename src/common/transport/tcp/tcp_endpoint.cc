@@ -1,0 +1,101 @@
+// Set-up; the data path is in tcp_endpoint_datapath.cc.
+#include "common/transport/tcp/tcp_endpoint.h"
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+
+#include "common/base/logging.h"
+#include "common/transport/tcp/socket.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr std::array<const char*, kNumLanes> kLaneNames = {"decode", "bulk"};
+
+}  // namespace
+
+TcpEndpoint::TcpEndpoint(const EndpointOptions& options, std::shared_ptr<std::byte[]> memory, const Clock& clock)
+    : options_(options), memory_(std::move(memory)), clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+
+Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::Create(const EndpointOptions& options,
+                                                         std::array<Fd, kNumLanes> sockets,
+                                                         std::shared_ptr<std::byte[]> memory, const Clock& clock) {
+  CHECK(memory != nullptr);
+  CHECK_EQ(reinterpret_cast<uintptr_t>(memory.get()) % 64, 0U) << "slot memory must be 64-byte aligned";
+  std::unique_ptr<TcpEndpoint> endpoint(new TcpEndpoint(options, std::move(memory), clock));
+  if (!endpoint->epoll_.valid()) return Unavailable("cannot make an epoll descriptor: " + DescribeErrno(errno));
+  std::byte* base = endpoint->memory_.get();
+  for (int i = 0; i < kNumLanes; ++i) {
+    const LaneOptions& lane = options.lanes[static_cast<size_t>(i)];
+    CHECK(lane.slot_bytes >= sizeof(MessageHeader) && lane.slot_bytes % 64 == 0) << lane.slot_bytes;
+    CHECK(lane.send_slots > 0 && lane.recv_slots > 0);
+    FD_RETURN_IF_ERROR(endpoint->SetUpLane(i, std::move(sockets[static_cast<size_t>(i)]), base));
+    base += lane.slot_bytes * static_cast<size_t>(lane.send_slots + lane.recv_slots);
+  }
+  return endpoint;
+}
+
+Status TcpEndpoint::SetUpLane(int index, Fd socket, std::byte* base) {
+  const LaneOptions& options = options_.lanes[static_cast<size_t>(index)];
+  LaneState& lane = lanes_[static_cast<size_t>(index)];
+  lane.name = kLaneNames[static_cast<size_t>(index)];
+  lane.socket = std::move(socket);
+  lane.slot_bytes = options.slot_bytes;
+  lane.send_base = base;
+  lane.recv_base = base + options.slot_bytes * static_cast<size_t>(options.send_slots);
+  lane.send_free.Reset(options.send_slots);
+  lane.send_pending.Reset(options.send_slots);
+  lane.recv_free.Reset(options.recv_slots);
+  for (int i = 0; i < options.send_slots; ++i) lane.send_free.push(i);
+  for (int i = 0; i < options.recv_slots; ++i) lane.recv_free.push(i);
+  lane.send_state.assign(static_cast<size_t>(options.send_slots), SlotState::kFree);
+  lane.recv_state.assign(static_cast<size_t>(options.recv_slots), SlotState::kFree);
+  lane.interest = EPOLLIN;
+  epoll_event event{};
+  event.events = lane.interest;
+  event.data.u32 = static_cast<uint32_t>(index);
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, lane.socket.get(), &event) != 0) {
+    return Unavailable("cannot watch the " + std::string(lane.name) + " stream: " + DescribeErrno(errno));
+  }
+  return OkStatus();
+}
+
+Status TcpEndpoint::StreamError(const LaneState& lane, int error) const {
+  StatusCode code = error == ETIMEDOUT ? StatusCode::kDeadlineExceeded : StatusCode::kUnavailable;
+  return {code, options_.peer + ": " + lane.name + " stream: " + DescribeErrno(error)};
+}
+
+Status TcpEndpoint::StreamEnd(const LaneState& lane) const {
+  if (lane.received == 0) return Unavailable(options_.peer + " closed the " + lane.name + " stream");
+  std::string total = "at least " + std::to_string(sizeof(MessageHeader));
+  if (lane.received >= sizeof(MessageHeader)) {
+    const auto* header =
+        reinterpret_cast<const MessageHeader*>(lane.recv_base + lane.slot_bytes * static_cast<size_t>(lane.recv_slot));
+    total = std::to_string(sizeof(MessageHeader) + header->payload_bytes);
+  }
+  return DataLoss(options_.peer + " closed the " + lane.name + " stream in the middle of a message: " +
+                  std::to_string(lane.received) + " of " + total + " bytes came");
+}
+
+Status TcpEndpoint::CheckHeader(const LaneState& lane, const MessageHeader& header) const {
+  std::string what;
+  if (header.magic != kWireMagic) {
+    what = "no message starts like this (magic " + std::to_string(header.magic) + ")";
+  } else if (header.version != kWireVersion) {
+    what = "message of version " + std::to_string(header.version) + ", expected " + std::to_string(kWireVersion);
+  } else if (header.incarnation != options_.incarnation) {
+    what = "message of incarnation " + std::to_string(header.incarnation) + ", this session is " +
+           std::to_string(options_.incarnation);
+  } else if (!IsKnownMessageType(header.type)) {
+    what = "unknown message type " + std::to_string(header.type);
+  } else if (header.payload_bytes > lane.slot_bytes - sizeof(MessageHeader)) {
+    what = "message of " + std::to_string(header.payload_bytes) + " bytes, a slot holds " +
+           std::to_string(lane.slot_bytes - sizeof(MessageHeader));
+  } else {
+    return OkStatus();
+  }
+  return DataLoss(options_.peer + ": " + lane.name + " stream: " + what);
+}
+
+}  // namespace fastdecode

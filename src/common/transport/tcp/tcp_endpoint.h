@@ -1,0 +1,110 @@
+// The transport's contract over two TCP streams, one a lane, so that prefill's bulk
+// never stands in front of a decode row.
+//
+// A message goes out with one send from its slot and is received into a slot directly:
+// the header first, since only a header that was checked says how much may follow.
+// Memory is handed in; send slots of a lane lie before its receive slots, the decode
+// lane before bulk.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/fd.h"
+#include "common/transport/transport.h"
+
+namespace fastdecode {
+
+class TcpEndpoint final : public Endpoint {
+ public:
+  // Sockets are connected, nonblocking and past their handshake. memory: 64-byte aligned,
+  // EndpointMemoryBytes(options) long; kept until the endpoint is destroyed.
+  static Result<std::unique_ptr<TcpEndpoint>> Create(const EndpointOptions& options, std::array<Fd, kNumLanes> sockets,
+                                                     std::shared_ptr<std::byte[]> memory,
+                                                     const Clock& clock = SteadyClock::Get());
+  ~TcpEndpoint() override = default;
+
+  Result<SendSlot> Acquire(Lane lane) override;
+  Status Post(const SendSlot& slot) override;
+  void Abandon(const SendSlot& slot) override;
+  Result<RecvSlot> Poll() override;
+  void Release(const RecvSlot& slot) override;
+  int wait_fd() const override { return epoll_.get(); }
+  bool PrepareWait() override;
+  const EndpointOptions& options() const override { return options_; }
+  EndpointStats stats() const override { return stats_; }
+
+ private:
+  enum class SlotState : uint8_t { kFree, kCaller, kQueued };
+
+  // First in, first out, of at most as many as the lane has slots.
+  class SlotQueue {
+   public:
+    void Reset(int capacity) { ring_.assign(static_cast<size_t>(capacity), 0); }
+    bool empty() const { return count_ == 0; }
+    int front() const { return ring_[first_]; }
+    void push(int index) { ring_[(first_ + count_++) % ring_.size()] = index; }
+    void pop() {
+      first_ = (first_ + 1) % ring_.size();
+      --count_;
+    }
+
+   private:
+    std::vector<int> ring_;
+    size_t first_ = 0;
+    size_t count_ = 0;
+  };
+
+  struct LaneState {
+    const char* name = "";
+    Fd socket;
+    size_t slot_bytes = 0;
+    std::byte* send_base = nullptr;
+    std::byte* recv_base = nullptr;
+    SlotQueue send_free;
+    SlotQueue send_pending;
+    SlotQueue recv_free;
+    std::vector<SlotState> send_state;
+    std::vector<SlotState> recv_state;
+    size_t sent = 0;        // bytes of the pending front that are gone
+    int recv_slot = -1;     // being filled
+    size_t received = 0;    // bytes in it
+    uint32_t interest = 0;  // epoll events asked for
+  };
+
+  TcpEndpoint(const EndpointOptions& options, std::shared_ptr<std::byte[]> memory, const Clock& clock);
+  Status SetUpLane(int lane, Fd socket, std::byte* base);
+
+  LaneState& lane(Lane which) { return lanes_[static_cast<size_t>(which)]; }
+  std::byte* send_slot(LaneState& lane, int index) {
+    return lane.send_base + lane.slot_bytes * static_cast<size_t>(index);
+  }
+  std::byte* recv_slot(LaneState& lane, int index) {
+    return lane.recv_base + lane.slot_bytes * static_cast<size_t>(index);
+  }
+  Status CheckHeader(const LaneState& lane, const MessageHeader& header) const;
+  void Flush(LaneState& lane);
+  Status Receive(LaneState& lane);  // ok: lane.recv_slot holds a whole message
+  Status Fail(Status status);
+  Status StreamError(const LaneState& lane, int error) const;
+  Status StreamEnd(const LaneState& lane) const;
+  void CheckOwner();
+
+  const EndpointOptions options_;
+  const std::shared_ptr<std::byte[]> memory_;
+  const Clock& clock_;
+  Fd epoll_;
+  std::array<LaneState, kNumLanes> lanes_;
+  int first_lane_ = 0;  // that Poll looks at first
+  EndpointStats stats_;
+  Status dead_;
+  // A failed send does not end the endpoint by itself: the peer's last words may still
+  // wait to be read. Poll reports it when there is nothing more.
+  Status send_failed_;
+  std::thread::id owner_;
+};
+
+}  // namespace fastdecode
