@@ -29,9 +29,9 @@ inline constexpr uint32_t kReplyMagic = 0x52444346;  // "FCDR"
 inline constexpr uint32_t kFrameMagic = 0x46444346;  // "FCDF"
 inline constexpr uint16_t kProtocolVersion = 1;
 
-using Key = std::array<uint8_t, 32>;
-using Nonce = std::array<uint8_t, 32>;
-using Mac = std::array<uint8_t, 32>;
+using AuthKey = std::array<uint8_t, 32>;
+using AuthNonce = std::array<uint8_t, 32>;
+using AuthMac = std::array<uint8_t, 32>;
 
 enum class Purpose : uint8_t { kControl = 1, kDecode = 2, kBulk = 3 };
 
@@ -42,7 +42,7 @@ struct Hello {
   uint8_t reserved = 0;
   uint32_t incarnation = 0;  // data streams: of the session that they belong to
   uint32_t reserved2 = 0;
-  Nonce nonce{};
+  AuthNonce nonce{};
 };
 static_assert(sizeof(Hello) == 48);
 
@@ -63,7 +63,7 @@ struct Reply {
 static_assert(sizeof(Reply) == 40);
 
 struct Proof {
-  Mac mac{};
+  AuthMac mac{};
 };
 static_assert(sizeof(Proof) == 32);
 

@@ -5,24 +5,24 @@
 namespace fastdecode {
 namespace {
 
-static_assert(crypto_generichash_BYTES == sizeof(Mac) && crypto_generichash_KEYBYTES == sizeof(Key));
+static_assert(crypto_generichash_BYTES == sizeof(AuthMac) && crypto_generichash_KEYBYTES == sizeof(AuthKey));
 
 constexpr std::string_view kClientLabel = "fastdecode proof of the S-worker";
 constexpr std::string_view kServerLabel = "fastdecode proof of the R-worker";
 constexpr std::string_view kSessionLabel = "fastdecode session key";
 
-Mac MakeMac(const Key& key, std::string_view label, const Hello& hello, const Reply& challenge) {
+AuthMac MakeMac(const AuthKey& key, std::string_view label, const Hello& hello, const Reply& challenge) {
   crypto_generichash_state state;
-  crypto_generichash_init(&state, key.data(), key.size(), sizeof(Mac));
+  crypto_generichash_init(&state, key.data(), key.size(), sizeof(AuthMac));
   crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(label.data()), label.size());
   crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(&hello), sizeof(hello));
   crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(&challenge), sizeof(challenge));
-  Mac mac;
+  AuthMac mac;
   crypto_generichash_final(&state, mac.data(), mac.size());
   return mac;
 }
 
-bool SameMac(const uint8_t* a, const uint8_t* b) { return sodium_memcmp(a, b, sizeof(Mac)) == 0; }
+bool SameMac(const uint8_t* a, const uint8_t* b) { return sodium_memcmp(a, b, sizeof(AuthMac)) == 0; }
 
 std::string Versions(unsigned theirs) {
   return "protocol version " + std::to_string(theirs) + ", this process speaks " + std::to_string(kProtocolVersion);
@@ -40,7 +40,7 @@ Reply MakeRefusal(ReplyCode code) {
   return reply;
 }
 
-ClientHandshake::ClientHandshake(const Key& key, Purpose purpose, uint32_t incarnation, std::string peer)
+ClientHandshake::ClientHandshake(const AuthKey& key, Purpose purpose, uint32_t incarnation, std::string peer)
     : key_(key), peer_(std::move(peer)) {
   hello_.purpose = static_cast<uint8_t>(purpose);
   hello_.incarnation = incarnation;
@@ -80,7 +80,7 @@ Status ClientHandshake::OnVerdict(const Reply& reply) const {
   return {StatusCode::kPermissionDenied, peer_ + " does not prove that it knows the secret; " + kSameSecret};
 }
 
-Key ClientHandshake::session_key() const { return MakeMac(key_, kSessionLabel, hello_, challenge_); }
+AuthKey ClientHandshake::session_key() const { return MakeMac(key_, kSessionLabel, hello_, challenge_); }
 
 Result<Reply> ServerHandshake::OnHello(const Hello& hello) {
   if (hello.magic != kHelloMagic) return DataLoss("the bytes are not a FastDecode hello");
@@ -95,7 +95,7 @@ Result<Reply> ServerHandshake::OnHello(const Hello& hello) {
   return challenge_;
 }
 
-Result<Reply> ServerHandshake::OnProof(const Key& key, const Proof& proof) const {
+Result<Reply> ServerHandshake::OnProof(const AuthKey& key, const Proof& proof) const {
   if (!SameMac(proof.mac.data(), MakeMac(key, kClientLabel, hello_, challenge_).data())) {
     return Status(StatusCode::kPermissionDenied, "it does not know the secret");
   }
@@ -105,6 +105,6 @@ Result<Reply> ServerHandshake::OnProof(const Key& key, const Proof& proof) const
   return reply;
 }
 
-Key ServerHandshake::session_key(const Key& secret) const { return MakeMac(secret, kSessionLabel, hello_, challenge_); }
+AuthKey ServerHandshake::session_key(const AuthKey& secret) const { return MakeMac(secret, kSessionLabel, hello_, challenge_); }
 
 }  // namespace fastdecode

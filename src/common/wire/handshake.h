@@ -22,17 +22,17 @@ Status InitCrypto();
 // The S-worker's side.
 class ClientHandshake {
  public:
-  ClientHandshake(const Key& key, Purpose purpose, uint32_t incarnation, std::string peer);
+  ClientHandshake(const AuthKey& key, Purpose purpose, uint32_t incarnation, std::string peer);
 
   const Hello& hello() const { return hello_; }
   Result<Proof> OnChallenge(const Reply& reply);
   Status OnVerdict(const Reply& reply) const;
-  Key session_key() const;  // after OnVerdict said ok
+  AuthKey session_key() const;  // after OnVerdict said ok
 
  private:
   Status CheckReply(const Reply& reply, ReplyCode expected) const;
 
-  const Key key_;
+  const AuthKey key_;
   const std::string peer_;
   Hello hello_;
   Reply challenge_;
@@ -45,11 +45,11 @@ class ServerHandshake {
   // kDataLoss: no peer of ours; it gets no answer.
   Result<Reply> OnHello(const Hello& hello);
   // kPermissionDenied: the peer does not know the key.
-  Result<Reply> OnProof(const Key& key, const Proof& proof) const;
+  Result<Reply> OnProof(const AuthKey& key, const Proof& proof) const;
 
   const Hello& hello() const { return hello_; }
   Purpose purpose() const { return static_cast<Purpose>(hello_.purpose); }
-  Key session_key(const Key& secret) const;
+  AuthKey session_key(const AuthKey& secret) const;
 
  private:
   Hello hello_;
