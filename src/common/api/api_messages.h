@@ -1,18 +1,13 @@
-// The messages of the S-worker's API: structs, and msgpack in and out.
+// The messages of the S-worker's API: api_codec.h makes msgpack of them.
 // docs/protocol.md is the page that belongs to this header; change both together.
 //
-// Decoding believes nothing: size, depth, counts, names, types and ranges are
-// checked, an unknown field is an error that names the nearest known one.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
-
-#include "common/base/status.h"
 
 namespace fastdecode {
 
@@ -43,6 +38,7 @@ struct ServerInfo {
 // Client -> server.
 struct HelloMessage {
   int protocol = kApiProtocol;
+  std::string client;  // what the server's log calls it: "fastdecode batch, pid 4711"
 };
 struct SubmitMessage {
   RequestId id = 0;
@@ -65,6 +61,11 @@ struct StatsMessage {
 };
 
 // Server -> client.
+struct AcceptedMessage {
+  RequestId id = 0;
+  uint64_t seed = 0;       // drawn by the server if none was given
+  int64_t max_tokens = 0;  // as clipped by the context
+};
 struct TokensMessage {  // columns of equal length
   std::vector<RequestId> ids;
   std::vector<int32_t> tokens;
@@ -79,6 +80,15 @@ struct FinishedMessage {
   uint64_t seed = 0;
   std::string error_code;  // with "error" only
   std::string error_message;
+};
+struct StatsReply {
+  nlohmann::json stats;
+};
+struct HeartbeatMessage {};
+struct ErrorMessage {  // about the connection or a message, not the end of a request
+  std::string code;
+  std::string message;
+  std::optional<RequestId> id;  // of the message that it is about, if that had one
 };
 
 }  // namespace fastdecode

@@ -31,8 +31,7 @@ class ApiServer {
   // Binds, starts the API thread and answers from then on. `sink` outlives the server;
   // `secret` is what every client must know. Errors: kInvalidArgument (an address that
   // can't be parsed), kUnavailable (the port is taken).
-  static Result<std::unique_ptr<ApiServer>> Start(const ApiServerOptions& options,
-                                                  std::span<const uint8_t, 32> secret,
+  static Result<std::unique_ptr<ApiServer>> Start(const ApiServerOptions& options, std::span<const uint8_t, 32> secret,
                                                   const ModelConfig& model, RequestSink& sink);
   ~ApiServer();  // Stop()
 
