@@ -3,9 +3,11 @@
 // The work of a layer is cut into pieces: one sequence, a run of KV heads, a range
 // of cached tokens. A kernel computes one piece for all query heads of those KV
 // heads, so that K and V are read once whatever the group size. A sequence in one
-// range ends in f16 rows; one in several leaves f32 partial results, each with its
-// log-sum-exp, which MergePartials joins in the order of the ranges. Whoever cuts
-// by the sequence's length alone gets bit-identical rows, whatever else runs.
+// range ends in f16 rows; one in several leaves f32 partial results that a merge joins
+// in the order of the ranges. Maximum and sum of the weights are kept apart, since
+// their one number, the log-sum-exp max * ln(2) + ln(sum), loses digits where scores
+// are large. Whoever cuts by the sequence's length alone gets bit-identical rows,
+// whatever else runs.
 //
 // Storage of one block in one layer: [num_kv_heads][K|V][block_tokens][head_dim],
 // f16: (block, head) is one contiguous run, first the keys, then the values.
@@ -43,26 +45,27 @@ struct DecodeAttentionParams {
 
   // Result, indexed by query head 0 .. num_kv_heads * group - 1; only the piece's heads
   // are written. Either out, normalised f16 rows [heads, head_dim]; or, where out is
-  // null, partial_out [heads, head_dim] normalised f32 and partial_lse [heads], the
-  // natural log-sum-exp of the scaled scores.
+  // null, a partial result.
   uint16_t* out = nullptr;
-  float* partial_out = nullptr;
-  float* partial_lse = nullptr;
+  float* partial_acc = nullptr;  // [heads, head_dim] sum of weight * v, weight = 2^(score * log2(e) - max)
+  float* partial_max = nullptr;  // [heads] of score * log2(e)
+  float* partial_sum = nullptr;  // [heads] of weights
 
   void* scratch = nullptr;  // DecodeAttentionScratchBytes(group, head_dim), 64-byte aligned, this call's own
 };
 
 // Joins the partial results of `num_ranges` ranges for query heads
-// [head_begin, head_end). Range r lies at partial_out + r * num_heads * head_dim and
-// partial_lse + r * num_heads.
+// [head_begin, head_end). Range r lies at partial_acc + r * num_heads * head_dim,
+// partial_max + r * num_heads and partial_sum + r * num_heads.
 struct MergeParams {
   int32_t num_ranges = 0;
   int32_t num_heads = 0;  // query heads of the sequence
   int32_t head_dim = 0;
   int32_t head_begin = 0;
   int32_t head_end = 0;
-  const float* partial_out = nullptr;
-  const float* partial_lse = nullptr;
+  const float* partial_acc = nullptr;
+  const float* partial_max = nullptr;
+  const float* partial_sum = nullptr;
   uint16_t* out = nullptr;  // [num_heads, head_dim] f16
 };
 

@@ -33,6 +33,7 @@ struct DecodeAttentionKernel {
   uint32_t features;  // CpuFeature bits that it needs
   void (*attend)(const DecodeAttentionParams& params);
   void (*merge)(const MergeParams& params);
+  void (*exp2)(const float* x, float* y, int64_t count);  // 2^x as the kernel computes it, x <= 0; for its test
 };
 
 struct ReadStreamKernel {

@@ -1,0 +1,365 @@
+// Decode attention with AVX2, FMA and F16C.
+//
+// A context is walked in tiles of up to kTileTokens tokens, whose keys and values lie
+// in one run of a block. For each tile the query heads of the KV head are taken 8, 4,
+// 2 or 1 at a time (H), with 8 accumulators in every case:
+//   scores   8 / H tokens x H heads, reduced together into one vector, so that scores lie as
+//            [token][H] and the online softmax runs down the vector's lanes;
+//   values   H heads x 8 / H vectors of 8 elements of the head, over all tokens of the tile.
+// So keys and values are converted to f32 once for H heads and come from memory once
+// for the whole group; from the second H on they are in the first-level cache.
+//
+// Memory: the first H asks for the next tile's line for every line of this tile that
+// it works on, half a tile's run or more ahead, also across blocks and KV heads.
+// The hardware's prefetchers alone stop at every block's end and 4 KiB page.
+//
+// exp is 2^x with log2(e) folded into the query's scale (exp2_avx2.h).
+#include <immintrin.h>
+
+#include "kernels/avx2/exp2_avx2.h"
+#include "kernels/decode_attention.h"
+
+namespace fastdecode::kernels {
+namespace {
+
+constexpr int kLanes = 8;
+constexpr int kTileTokens = 32;
+constexpr float kLowest = -3.4028234663852886e38f;  // where a maximum starts; finite, so that differences are
+
+inline __m256 LoadF16(const uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+// Asks for the next tile's lines one after the other.
+struct Prefetch {
+  const char* at;
+  template <int kLines>
+  inline void Lines() {
+    for (int i = 0; i < kLines; ++i) _mm_prefetch(at + i * 64, _MM_HINT_T0);
+    at += kLines * 64;
+  }
+};
+
+// Lane j of the result is the sum of v[j].
+inline __m256 SumEach(const __m256 v[kLanes]) {
+  const __m256 a = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+  const __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(v[4], v[5]), _mm256_hadd_ps(v[6], v[7]));
+  return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+// Lanes hold [token][H]: combines the lanes of equal head, result in all of them.
+template <int H, typename Op>
+inline __m256 AcrossTokens(__m256 v, Op op) {
+  if constexpr (H <= 4) v = op(v, _mm256_permute2f128_ps(v, v, 0x01));
+  if constexpr (H <= 2) v = op(v, _mm256_shuffle_ps(v, v, 0x4e));
+  if constexpr (H <= 1) v = op(v, _mm256_shuffle_ps(v, v, 0xb1));
+  return v;
+}
+
+inline __m256 Max(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
+inline __m256 Add(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
+
+// scores [tokens rounded up to 8 / H][H] = keys [tokens, dim] . q [H, dim]; those past the end are -inf.
+template <int H, int kDim, bool kPrefetch>
+inline void Scores(const float* q, const uint16_t* keys, int head_dim, int tokens, float* scores, Prefetch& prefetch) {
+  constexpr int T = kLanes / H;
+  const int dim = kDim != 0 ? kDim : head_dim;
+  for (int t = 0; t < tokens; t += T) {
+    const uint16_t* row[T];
+    for (int i = 0; i < T; ++i) row[i] = keys + static_cast<int64_t>(t + i < tokens ? t + i : t) * dim;
+    __m256 sum[kLanes];
+    for (int i = 0; i < kLanes; ++i) sum[i] = _mm256_setzero_ps();
+    for (int d = 0; d < dim; d += kLanes) {
+      if constexpr (kPrefetch && H == 1) prefetch.Lines<2>();
+      if constexpr (kPrefetch && H == 2) prefetch.Lines<1>();
+      if constexpr (kPrefetch && H > 2) {
+        if (d % (H / 2 * kLanes) == 0) prefetch.Lines<1>();
+      }
+      __m256 key[T];
+      for (int i = 0; i < T; ++i) key[i] = LoadF16(row[i] + d);
+      for (int h = 0; h < H; ++h) {
+        const __m256 query = _mm256_loadu_ps(q + h * dim + d);
+        for (int i = 0; i < T; ++i) sum[i * H + h] = _mm256_fmadd_ps(key[i], query, sum[i * H + h]);
+      }
+    }
+    _mm256_storeu_ps(scores + t * H, SumEach(sum));
+  }
+  for (int i = tokens * H; i % kLanes != 0; ++i) scores[i] = -__builtin_inff();
+}
+
+// One pass over the tile's values for C vectors of the head: acc [H, dim] += weights [token][H] * values.
+template <int H, int C, bool kPrefetch>
+inline void AddValues(const float* weights, const uint16_t* values, int64_t dim, int tokens, float* acc,
+                      Prefetch& prefetch) {
+  __m256 sum[H][C];
+  for (int h = 0; h < H; ++h) {
+    for (int c = 0; c < C; ++c) sum[h][c] = _mm256_loadu_ps(acc + h * dim + c * kLanes);
+  }
+  for (int t = 0; t < tokens; ++t) {
+    if constexpr (kPrefetch && C >= 4) prefetch.Lines<(C + 3) / 4>();
+    if constexpr (kPrefetch && C < 4) {
+      if (t % (4 / C) == 0) prefetch.Lines<1>();
+    }
+    __m256 value[C];
+    for (int c = 0; c < C; ++c) value[c] = LoadF16(values + t * dim + c * kLanes);
+    for (int h = 0; h < H; ++h) {
+      const __m256 weight = _mm256_broadcast_ss(weights + t * H + h);
+      for (int c = 0; c < C; ++c) sum[h][c] = _mm256_fmadd_ps(weight, value[c], sum[h][c]);
+    }
+  }
+  for (int h = 0; h < H; ++h) {
+    for (int c = 0; c < C; ++c) _mm256_storeu_ps(acc + h * dim + c * kLanes, sum[h][c]);
+  }
+}
+
+template <int H, bool kPrefetch>
+void AddValuesPass(int vectors, const float* weights, const uint16_t* values, int64_t dim, int tokens, float* acc,
+                   Prefetch& prefetch) {
+#define FD_PASS(C)                                                             \
+  case C:                                                                      \
+    if constexpr (C * H <= kLanes) {                                           \
+      AddValues<H, C, kPrefetch>(weights, values, dim, tokens, acc, prefetch); \
+    }                                                                          \
+    break;
+  switch (vectors) {
+    FD_PASS(1)
+    FD_PASS(2)
+    FD_PASS(3)
+    FD_PASS(4)
+    FD_PASS(5)
+    FD_PASS(6)
+    FD_PASS(7)
+    FD_PASS(8)
+    default:
+      break;
+  }
+#undef FD_PASS
+}
+
+// Softmax state of H heads between tiles, lanes [token][head].
+struct Lanes {
+  float max[kLanes];  // equal in the lanes of one head
+  float sum[kLanes];  // the head's is their sum
+};
+
+struct Tile {
+  const uint16_t* keys;    // [tokens, dim]
+  const uint16_t* values;  // [tokens, dim]
+  int tokens;
+  const uint16_t* next_keys;  // of the tile that comes next
+  const uint16_t* next_values;
+};
+
+// scores become weights; the accumulators follow a maximum that has grown.
+template <int H>
+inline void Softmax(float* scores, int tokens, int dim, Lanes* lanes, float* acc) {
+  const int end = (tokens * H + kLanes - 1) / kLanes * kLanes;
+  const __m256 old_max = _mm256_loadu_ps(lanes->max);
+  __m256 max = old_max;
+  for (int i = 0; i < end; i += kLanes) max = _mm256_max_ps(_mm256_loadu_ps(scores + i), max);  // max where NaN
+  max = AcrossTokens<H>(max, Max);
+  __m256 sum = _mm256_loadu_ps(lanes->sum);
+  if (_mm256_movemask_ps(_mm256_cmp_ps(max, old_max, _CMP_GT_OQ)) != 0) {
+    const __m256 factor = Exp2(_mm256_sub_ps(old_max, max));
+    sum = _mm256_mul_ps(sum, factor);
+    float factors[kLanes];
+    _mm256_storeu_ps(factors, factor);
+    for (int h = 0; h < H; ++h) {
+      const __m256 f = _mm256_broadcast_ss(factors + h);
+      float* const row = acc + static_cast<int64_t>(h) * dim;
+      for (int d = 0; d < dim; d += kLanes) _mm256_storeu_ps(row + d, _mm256_mul_ps(_mm256_loadu_ps(row + d), f));
+    }
+    _mm256_storeu_ps(lanes->max, max);
+  }
+  for (int i = 0; i < end; i += kLanes) {
+    const __m256 weight = Exp2(_mm256_sub_ps(_mm256_loadu_ps(scores + i), max));
+    _mm256_storeu_ps(scores + i, weight);
+    sum = _mm256_add_ps(sum, weight);
+  }
+  _mm256_storeu_ps(lanes->sum, sum);
+}
+
+template <int H, int kDim, bool kPrefetch>
+void HeadsOverTile(const Tile& tile, int head_dim, const float* q, Lanes* lanes, float* acc) {
+  const int dim = kDim != 0 ? kDim : head_dim;
+  alignas(32) float scores[kTileTokens * H + kLanes];
+  Prefetch prefetch{reinterpret_cast<const char*>(tile.next_keys)};
+  Scores<H, kDim, kPrefetch>(q, tile.keys, dim, tile.tokens, scores, prefetch);
+  Softmax<H>(scores, tile.tokens, dim, lanes, acc);
+  prefetch.at = reinterpret_cast<const char*>(tile.next_values);
+  // As few passes as 8 accumulators allow, of nearly equal width.
+  const int vectors = dim / kLanes;
+  const int passes = (vectors * H + kLanes - 1) / kLanes;
+  for (int pass = 0, done = 0; pass < passes; ++pass) {
+    const int width = (vectors - done + passes - pass - 1) / (passes - pass);
+    AddValuesPass<H, kPrefetch>(width, scores, tile.values + done * kLanes, dim, tile.tokens, acc + done * kLanes,
+                                prefetch);
+    done += width;
+  }
+}
+
+struct Scratch {
+  float* q;      // [group, dim], scaled
+  float* acc;    // [group, dim]
+  Lanes* lanes;  // one for each H heads
+};
+
+// The group's heads by 8, then 4, 2, 1. visit(H as a constant, first head, index).
+template <typename Visit>
+inline void ForHeads(int group, Visit visit) {
+  int head = 0;
+  int index = 0;
+  for (; head + 8 <= group; head += 8) visit.template operator()<8>(head, index++);
+  if ((group & 4) != 0) {
+    visit.template operator()<4>(head, index++);
+    head += 4;
+  }
+  if ((group & 2) != 0) {
+    visit.template operator()<2>(head, index++);
+    head += 2;
+  }
+  if ((group & 1) != 0) visit.template operator()<1>(head, index);
+}
+
+void LoadQuery(const DecodeAttentionParams& p, int kv_head, const Scratch& s) {
+  const __m256 scale = _mm256_set1_ps(p.scale * 1.44269504f);
+  const int64_t elements = static_cast<int64_t>(p.group) * p.head_dim;
+  const uint16_t* const q = p.q + kv_head * elements;
+  for (int64_t i = 0; i < elements; i += kLanes) {
+    _mm256_storeu_ps(s.q + i, _mm256_mul_ps(LoadF16(q + i), scale));
+    _mm256_storeu_ps(s.acc + i, _mm256_setzero_ps());
+  }
+  ForHeads(p.group, [&]<int H>(int, int index) {
+    _mm256_storeu_ps(s.lanes[index].max, _mm256_set1_ps(kLowest));
+    _mm256_storeu_ps(s.lanes[index].sum, _mm256_setzero_ps());
+  });
+}
+
+inline void StoreRow(const float* acc, float sum, int dim, uint16_t* out) {
+  const __m256 divisor = _mm256_set1_ps(sum);
+  for (int d = 0; d < dim; d += kLanes) {
+    const __m256 row = _mm256_div_ps(_mm256_loadu_ps(acc + d), divisor);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + d), _mm256_cvtps_ph(row, _MM_FROUND_TO_NEAREST_INT));
+  }
+}
+
+void StoreResult(const DecodeAttentionParams& p, int kv_head, const Scratch& s) {
+  ForHeads(p.group, [&]<int H>(int first, int index) {
+    float sums[kLanes];
+    _mm256_storeu_ps(sums, AcrossTokens<H>(_mm256_loadu_ps(s.lanes[index].sum), Add));
+    for (int h = 0; h < H; ++h) {
+      const float* const acc = s.acc + static_cast<int64_t>(first + h) * p.head_dim;
+      const int64_t head = static_cast<int64_t>(kv_head) * p.group + first + h;
+      if (p.out != nullptr) {
+        StoreRow(acc, sums[h], p.head_dim, p.out + head * p.head_dim);
+        continue;
+      }
+      float* const partial = p.partial_acc + head * p.head_dim;
+      for (int d = 0; d < p.head_dim; d += kLanes) _mm256_storeu_ps(partial + d, _mm256_loadu_ps(acc + d));
+      p.partial_max[head] = s.lanes[index].max[h];
+      p.partial_sum[head] = sums[h];
+    }
+  });
+}
+
+// The tile of `kv_head` that starts at `token`.
+inline Tile TileAt(const DecodeAttentionParams& p, int kv_head, int token) {
+  const int block_index = token / p.block_tokens;
+  const int in_block = token - block_index * p.block_tokens;
+  const uint16_t* const block =
+      p.blocks + p.block_table[block_index] * BlockElements(p.num_kv_heads, p.block_tokens, p.head_dim);
+  const int64_t row = static_cast<int64_t>(in_block) * p.head_dim;
+  Tile tile;
+  tile.keys = block + KeyOffset(kv_head, p.block_tokens, p.head_dim) + row;
+  tile.values = block + ValueOffset(kv_head, p.block_tokens, p.head_dim) + row;
+  tile.tokens = p.block_tokens - in_block < kTileTokens ? p.block_tokens - in_block : kTileTokens;
+  if (p.token_end - token < tile.tokens) tile.tokens = p.token_end - token;
+  tile.next_keys = tile.keys;
+  tile.next_values = tile.values;
+  return tile;
+}
+
+template <int kDim>
+void Attend(const DecodeAttentionParams& p) {
+  const int64_t elements = static_cast<int64_t>(p.group) * p.head_dim;
+  float* const memory = static_cast<float*>(p.scratch);
+  const Scratch s{memory, memory + elements, reinterpret_cast<Lanes*>(memory + 2 * elements)};
+  Tile tile = TileAt(p, p.kv_head_begin, p.token_begin);
+  for (int kv_head = p.kv_head_begin; kv_head < p.kv_head_end; ++kv_head) {
+    LoadQuery(p, kv_head, s);
+    for (int token = p.token_begin; token < p.token_end;) {
+      const int after = token + tile.tokens;
+      Tile next = tile;
+      if (after < p.token_end) {
+        next = TileAt(p, kv_head, after);
+      } else if (kv_head + 1 < p.kv_head_end) {
+        next = TileAt(p, kv_head + 1, p.token_begin);
+      }
+      tile.next_keys = next.keys;
+      tile.next_values = next.values;
+      ForHeads(p.group, [&]<int H>(int head, int index) {
+        const int64_t row = static_cast<int64_t>(head) * p.head_dim;
+        if (index == 0) {
+          HeadsOverTile<H, kDim, true>(tile, p.head_dim, s.q + row, &s.lanes[index], s.acc + row);
+        } else {
+          HeadsOverTile<H, kDim, false>(tile, p.head_dim, s.q + row, &s.lanes[index], s.acc + row);
+        }
+      });
+      token = after;
+      tile = next;
+    }
+    StoreResult(p, kv_head, s);
+  }
+}
+
+}  // namespace
+
+void AttendF16Avx2(const DecodeAttentionParams& p) {
+  switch (p.head_dim) {
+    case 64:
+      return Attend<64>(p);
+    case 80:
+      return Attend<80>(p);
+    case 96:
+      return Attend<96>(p);
+    case 128:
+      return Attend<128>(p);
+    case 256:
+      return Attend<256>(p);
+    default:
+      return Attend<0>(p);
+  }
+}
+
+void MergeF16Avx2(const MergeParams& p) {
+  for (int64_t head = p.head_begin; head < p.head_end; ++head) {
+    __m256 max = _mm256_set1_ps(kLowest);
+    for (int64_t r = 0; r < p.num_ranges; ++r) {
+      max = _mm256_max_ps(_mm256_broadcast_ss(p.partial_max + r * p.num_heads + head), max);
+    }
+    __m256 sum = _mm256_setzero_ps();
+    alignas(32) float acc[kMaxHeadDim] = {};
+    for (int64_t r = 0; r < p.num_ranges; ++r) {
+      const int64_t index = r * p.num_heads + head;
+      const __m256 factor = Exp2(_mm256_sub_ps(_mm256_broadcast_ss(p.partial_max + index), max));
+      sum = _mm256_fmadd_ps(factor, _mm256_broadcast_ss(p.partial_sum + index), sum);
+      const float* const partial = p.partial_acc + index * p.head_dim;
+      for (int d = 0; d < p.head_dim; d += kLanes) {
+        _mm256_store_ps(acc + d, _mm256_fmadd_ps(factor, _mm256_loadu_ps(partial + d), _mm256_load_ps(acc + d)));
+      }
+    }
+    StoreRow(acc, _mm256_cvtss_f32(sum), p.head_dim, p.out + head * p.head_dim);
+  }
+}
+
+void Exp2F16Avx2(const float* x, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    float lanes[kLanes] = {};
+    const int64_t rest = count - i < kLanes ? count - i : kLanes;
+    for (int64_t j = 0; j < rest; ++j) lanes[j] = x[i + j];
+    _mm256_storeu_ps(lanes, Exp2(_mm256_loadu_ps(lanes)));
+    for (int64_t j = 0; j < rest; ++j) y[i + j] = lanes[j];
+  }
+}
+
+}  // namespace fastdecode::kernels
