@@ -7,8 +7,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <string>
+#include <memory>
 #include <vector>
 
 #include "common/base/status.h"
@@ -23,9 +22,10 @@ struct SchedulerOptions {
   int max_context = 0;
   int block_tokens = 32;
   int num_rworkers = 1;
-  bool load_control = true;
-  int64_t workload_limit = 0;  // cached tokens an R-worker, over all mini-batches; 0: auto
+  bool load_control = true;    // off: sequences start as slots and KV blocks allow
+  int64_t workload_limit = 0;  // cached tokens an R-worker of speed 1, over all mini-batches; 0: auto
   int interval_steps = 0;      // steps between joins; 0: auto
+  bool pacing = true;          // off: only the limit holds sequences back (to study what pacing brings)
 };
 
 // A prompt to prefill now, with its place.
@@ -41,13 +41,16 @@ struct PassRow {
 };
 
 struct PassPlan {
-  std::vector<PassRow> rows;       // ordered by R-worker; empty: nothing to decode
+  std::vector<PassRow> rows;  // ordered by R-worker; empty: nothing to decode
 };
 
 struct SchedulerStats {
   int64_t waiting = 0, prefilling = 0, ready = 0, decoding = 0;
-  int64_t workload_limit = 0;                // an R-worker, as resolved
-  std::vector<int64_t> workload;             // an R-worker: summed context of what decodes now
+  // W that no R-worker passes, summed over one pass of every mini-batch: as resolved for each
+  // from its KV blocks and speed (0: never joined), and the largest of them.
+  std::vector<int64_t> workload_limits;
+  int64_t workload_limit = 0;
+  std::vector<int64_t> workload;  // an R-worker: tokens read by the last passes, less what has ended since
   std::vector<int64_t> reserved_blocks, total_blocks;  // an R-worker; total 0: lost
 };
 
@@ -58,32 +61,40 @@ class Scheduler {
 
   // R-workers come and go. A lost one's sequences are forgotten here: the caller gets
   // their ids to end them. Indices are 0 .. num_rworkers-1. `speed` is relative (1: as fast
-  // as the others).
-  void RWorkerJoined(int rworker, int64_t kv_blocks, double speed = 1.0);
+  // as the others). An R-worker that returns with less memory may leave waiting requests
+  // that fit nowhere any more: they are forgotten too, and their ids returned.
+  std::vector<SequenceId> RWorkerJoined(int rworker, int64_t kv_blocks, double speed = 1.0);
   std::vector<SequenceId> RWorkerLost(int rworker);
 
   // kResourceExhausted, with the numbers, if the request can never fit on any R-worker
-  // that has ever joined; max_tokens must be clipped by the context before.
+  // that has joined so far (a lost one may return); kUnavailable if none ever has.
+  // max_tokens must be clipped by the context before.
   Status Submit(SequenceId sequence, int prompt_tokens, int max_tokens);
 
   // Prompts to prefill next, up to prefill_tokens_per_step together (a longer one alone).
   // Their KV blocks are reserved. At most one prefill is in flight: call again after its
-  // PrefillDone. Empty: nothing may start now.
+  // PrefillDone. Empty: nothing may start now; ask again after the next event or pass.
   std::vector<PrefillItem> PlanPrefill();
   // The prompt's K/V are on its R-worker and token 1 exists: it may join a mini-batch.
   void PrefillDone(SequenceId sequence);
 
   // The next pass of a mini-batch. Call it at that mini-batch's boundary only: every row
-  // of its last plan has advanced by one token. Sequences join here.
+  // of its last plan has advanced by one token. Sequences join here. The mini-batches take
+  // turns; one with nothing decoding or ready may be left out.
   PassPlan PlanPass(int mini_batch);
 
-  // The sequence ended (finished, cancelled or failed) and computes no more; its blocks stay reserved until
-  // BlocksFreed says that the R-worker has let go of them. Any state; unknown ids are ignored.
+  // The sequence ended (finished, cancelled or failed) and computes no more; its blocks stay
+  // reserved until BlocksFreed says that the R-worker has let go of them (none are if it
+  // was still waiting). Any state; unknown ids are ignored.
   void Finished(SequenceId sequence);
   void BlocksFreed(SequenceId sequence);
 
   bool Idle() const;  // No sequence in any state and no block reserved.
   SchedulerStats stats() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace fastdecode

@@ -1,0 +1,101 @@
+// What the scheduler knows: its sequences, its R-workers, and each (R-worker, mini-batch)
+// pair's load. Only data and the questions that can be answered from it; scheduler.cc moves
+// sequences from phase to phase, placement.h chooses where a new one goes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "sworker/request.h"
+#include "sworker/scheduler/load_control.h"
+#include "sworker/scheduler/scheduler.h"
+
+namespace fastdecode {
+
+enum class Phase {
+  kWaiting,     // in the queue; holds nothing
+  kPrefilling,  // from here on it has a place, a slot of max_batch and its KV blocks
+  kReady,       // prefilled; joins its mini-batch when load control lets it
+  kDecoding,    // a row of each pass of its mini-batch
+  kSpent,       // all its tokens are made; Finished is due
+  kReleasing,   // ended; keeps its KV blocks until the R-worker has let go of them
+};
+
+struct Sequence {
+  SequenceId id = 0;
+  uint64_t order = 0;  // of arrival
+  Phase phase = Phase::kWaiting;
+  int64_t prompt = 0;
+  int64_t decode_steps = 0;  // max_tokens - 1; 0: prefill alone makes its only token
+  int64_t tokens = 0;        // prompt + max_tokens: what its KV blocks are reserved for
+  int rworker = -1;
+  int mini_batch = -1;
+  LoadEntry load;            // kDecoding
+  bool waited = false;       // kReady: its own mini-batch could not take it at a boundary
+  bool sum_blocked = false;  // kReady: it was the R-worker's limit, over all mini-batches, that held it back
+
+  // The most cached tokens that one of its steps reads.
+  int64_t final_tokens() const { return decode_steps == 0 ? 0 : prompt + decode_steps; }
+  // Cached tokens that its steps read, all together.
+  int64_t total_workload() const { return decode_steps * prompt + decode_steps * (decode_steps + 1) / 2; }
+};
+
+struct Pair {
+  LoadTracker tracker;             // what has joined; tracker.step(): the next pass
+  int64_t planned_workload = 0;    // W of the last planned pass, which may still run
+  std::vector<Sequence*> active;   // kDecoding, in the order of joining
+  std::vector<Sequence*> pending;  // kPrefilling and kReady
+
+  // `tracker` with all pending sequences joining at the next pass.
+  const LoadTracker& Projection();
+  void Touch() { projection_stale_ = true; }
+  // The most that this pair asks of its R-worker from the pass in flight on.
+  int64_t CommittedPeak() const;
+
+ private:
+  LoadTracker projection_;
+  bool projection_stale_ = true;
+};
+
+struct RWorker {
+  bool known = false;  // has joined once; what follows is as it last was
+  bool live = false;
+  double speed = 1.0;
+  int64_t total_blocks = 0;
+  int64_t reserved_blocks = 0;
+  int64_t limit = 0;             // W over all mini-batches
+  std::vector<Pair> pairs;       // a mini-batch
+  std::vector<Sequence*> ready;  // kReady, first prefilled first
+};
+
+// Sums over the sequences that wait or are in flight, for pacing.
+struct Demand {
+  int64_t sequences = 0;  // that decode at all
+  double decode_steps = 0;
+  double final_tokens = 0;
+  double workload = 0;     // of all steps
+  double block_steps = 0;  // KV blocks x steps
+
+  void Add(const Sequence& sequence, int64_t blocks, int sign);
+};
+
+struct Books {
+  SchedulerOptions options;
+  std::unordered_map<SequenceId, Sequence> sequences;  // every one not yet forgotten
+  std::map<uint64_t, Sequence*> waiting;               // by order of arrival
+  std::vector<RWorker> rworkers;
+  std::vector<int64_t> mini_batch_sizes;  // sequences in flight
+  int64_t in_flight = 0;
+  Demand demand;
+
+  int64_t Blocks(int64_t tokens) const { return (tokens + options.block_tokens - 1) / options.block_tokens; }
+  int64_t mini_batch_capacity() const { return (options.max_batch + options.mini_batches - 1) / options.mini_batches; }
+  // W that one R-worker may reach, over all mini-batches.
+  int64_t LimitOf(int64_t kv_blocks, double speed) const;
+  // Could the empty R-worker take it?
+  bool FitsEmpty(const RWorker& rworker, const Sequence& sequence) const;
+};
+
+}  // namespace fastdecode
