@@ -26,7 +26,8 @@ const json& Section(ObjectReader& root, const std::string& key) {
 }
 
 std::string Absolute(const fs::path& folder, const std::string& path) {
-  return (folder / path).lexically_normal().string();
+  const fs::path normal = (folder / path).lexically_normal();
+  return (normal.has_filename() ? normal : normal.parent_path()).string();
 }
 
 DType DTypeOf(const std::string& name) {

@@ -127,9 +127,13 @@ Result<json> ReadJsonFile(const std::string& path) {
 }
 
 std::string Nearest(std::string_view text, const std::vector<std::string>& known) {
-  const auto nearest = std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
-    return EditDistance(text, a) < EditDistance(text, b);
-  });
+  // Fewest edits; among equals the longest common beginning, for names are mistyped towards their end.
+  const auto rank = [&](const std::string& word) {
+    const auto [differs, ignored] = std::mismatch(word.begin(), word.end(), text.begin(), text.end());
+    return std::pair(static_cast<int64_t>(EditDistance(text, word)), word.begin() - differs);
+  };
+  const auto nearest = std::min_element(known.begin(), known.end(),
+                                        [&](const std::string& a, const std::string& b) { return rank(a) < rank(b); });
   return nearest == known.end() ? "" : *nearest;
 }
 
