@@ -15,7 +15,7 @@ RESERVED_HEADERS = {
     r"infiniband/|rdma/": r"src/common/transport/verbs/",
     r"\w*intrin\.h": r"kernels/(avx2|avx512)/",
     r"cuda\w*\.h|ATen/cuda/|c10/cuda/": r"src/sworker/device/cuda/",
-    r"gflags/": r"(.*/)?main\.cc$",
+    r"gflags/": r"(.*/)?main\.cc$|src/common/flags/",
 }
 
 # Folder: the project's other folders that it may include from.

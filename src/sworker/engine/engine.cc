@@ -1,0 +1,260 @@
+#include "sworker/engine/engine.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "common/base/logging.h"
+
+namespace fastdecode {
+
+Engine::Engine(const EngineOptions& options, const Model& model, DeviceRuntime& device, AttentionBackend& attention,
+               Timeline& timeline, EngineListener& listener)
+    : options_(options),
+      attention_(attention),
+      timeline_(timeline),
+      listener_(listener),
+      stream_(device.MakeStream()),
+      context_{model, device, *stream_, attention, completions_},
+      prefill_buffers_(device, options.max_prefill_tokens, options.max_prefill_prompts),
+      planned_(static_cast<size_t>(options.mini_batches), false) {
+  for (int m = 0; m < options.mini_batches; ++m)
+    passes_.push_back(std::make_unique<DecodePass>(context_, m, options.max_rows));
+}
+
+Engine::~Engine() { Stop(); }
+
+void Engine::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Engine::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  completions_.Wake();
+  thread_.join();
+  stream_->Synchronize();  // What still runs there refers to passes and slots.
+}
+
+void Engine::Post(std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(work));
+  }
+  completions_.Wake();
+}
+
+void Engine::Prefill(std::vector<PrefillRequest> prompts) {
+  Post([this, prompts = std::move(prompts)]() mutable {
+    CHECK(prefill_ == nullptr);
+    for (const PrefillRequest& prompt : prompts) {
+      sequences_[prompt.request->id] = {.request = prompt.request,
+                                        .rworker = prompt.rworker,
+                                        .position = static_cast<int64_t>(prompt.request->prompt.size())};
+    }
+    first_tokens_reported_ = false;
+    prefill_ = std::make_unique<PrefillBatch>(context_, prefill_buffers_, std::move(prompts));
+    UpdateIdle();
+    prefill_->Advance();
+  });
+}
+
+void Engine::RunPass(int mini_batch, PassPlan plan) {
+  Post([this, mini_batch, plan = std::move(plan)] { StartPass(mini_batch, plan); });
+}
+
+void Engine::NoPass(int mini_batch) {
+  Post([this, mini_batch] {
+    planned_[static_cast<size_t>(mini_batch)] = false;
+    UpdateIdle();
+  });
+}
+
+void Engine::Release(SequenceId sequence, int rworker) {
+  Post([this, sequence, rworker] {
+    sequences_.erase(sequence);
+    attention_.Free(rworker, sequence);
+  });
+}
+
+void Engine::Run() {
+  UpdateIdle();
+  for (;;) {
+    {
+      std::lock_guard lock(mutex_);
+      if (stop_) return;
+    }
+    bool moved = RunCommands();
+    moved = RunCompletions() || moved;
+    moved = RunAttention() || moved;
+    for (auto& pass : passes_) pass->Advance();
+    if (!moved) Wait();
+  }
+}
+
+bool Engine::RunCommands() {
+  std::vector<std::function<void()>> commands;
+  {
+    std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+  }
+  for (auto& command : commands) command();
+  return !commands.empty();
+}
+
+bool Engine::RunCompletions() {
+  completions_.Take(&ends_);
+  for (const StageEnd& end : ends_) {
+    const size_t index = static_cast<size_t>(end.id.index);
+    switch (end.id.owner) {
+      case StageId::Owner::kPass: {
+        DecodePass& pass = *passes_[index];
+        timeline_.StageDone(end.times, pass.unblocked());
+        pass.StageDone();
+        if (pass.state() == DecodePass::State::kDone) FinishPass(end.id.index);
+        break;
+      }
+      case StageId::Owner::kPrefill:
+        timeline_.StageDone(end.times, nullptr);
+        prefill_->ComputeDone();
+        break;
+      case StageId::Owner::kPush:
+        timeline_.StageDone(end.times, nullptr);
+        prefill_->PushDone(end.id.index);
+        break;
+    }
+  }
+  if (ends_.empty()) return false;
+  if (Status status = stream_->TakeError(); !status.ok()) listener_.OnFatal(status);
+  return true;
+}
+
+bool Engine::RunAttention() {
+  bool moved = false;
+  while (std::optional<AttentionEvent> event = attention_.Poll()) {
+    Handle(*event);
+    moved = true;
+  }
+  if (prefill_ != nullptr) {
+    prefill_->Advance();
+    if (prefill_->sampled() && !first_tokens_reported_) ReportFirstTokens();
+    if (prefill_->done()) {
+      prefill_.reset();
+      UpdateIdle();
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+void Engine::Handle(AttentionEvent& event) {
+  switch (event.kind) {
+    case AttentionEvent::Kind::kAttended:
+      passes_[static_cast<size_t>(event.mini_batch)]->Attended(event);
+      break;
+    case AttentionEvent::Kind::kPrefillDone:
+      if (prefill_ == nullptr) break;  // Of a batch that ended with its R-worker.
+      prefill_->Pushed(event.sequence);
+      // Token 1 is there: the R-worker acknowledges after the last layer's K/V.
+      if (!first_tokens_reported_) ReportFirstTokens();
+      listener_.OnPrefillDone(event.sequence);
+      break;
+    case AttentionEvent::Kind::kFreed:
+      listener_.OnFreed(event.sequence);
+      break;
+    case AttentionEvent::Kind::kLost:
+      if (prefill_ != nullptr) prefill_->Lost(event.rworker);
+      std::erase_if(sequences_, [&](const auto& entry) { return entry.second.rworker == event.rworker; });
+      listener_.OnRWorkerLost(event.rworker, event.reason);
+      break;
+  }
+}
+
+void Engine::ReportFirstTokens() {
+  first_tokens_reported_ = true;
+  updates_.clear();
+  for (size_t i = 0; i < prefill_->prompts().size(); ++i) {
+    const SequenceId id = prefill_->prompts()[i].from.request->id;
+    auto it = sequences_.find(id);
+    if (it == sequences_.end()) continue;  // lost
+    it->second.token = prefill_->token(i);
+    it->second.sampled = 1;
+    if (prefill_->overflowed(i)) WarnOverflow(&it->second);
+    updates_.push_back({.id = id, .token = prefill_->token(i), .logprob = prefill_->logprob(i)});
+  }
+  timeline_.Prefilled(prefill_->tokens());
+  listener_.OnFirstTokens(updates_);
+}
+
+void Engine::WarnOverflow(EngineSequence* sequence) {
+  if (std::exchange(sequence->overflow_warned, true)) return;
+  timeline_.F16Overflow();
+  LOG(WARNING) << "sequence " << sequence->request->id
+               << ": a Q, K or V element is beyond f16's range (65504) and was saturated; its tokens may differ from "
+                  "the model's own";
+}
+
+void Engine::StartPass(int mini_batch, const PassPlan& plan) {
+  std::vector<DecodePass::Row> rows;
+  rows.reserve(plan.rows.size());
+  for (const PassRow& row : plan.rows) {
+    auto it = sequences_.find(row.sequence);
+    if (it == sequences_.end()) continue;  // Its R-worker was lost while the plan was made.
+    const EngineSequence& sequence = it->second;
+    rows.push_back({.sequence = row.sequence,
+                    .rworker = sequence.rworker,
+                    .position = sequence.position,
+                    .token = sequence.token,
+                    .sampled = sequence.sampled,
+                    .request = sequence.request});
+  }
+  planned_[static_cast<size_t>(mini_batch)] = true;
+  UpdateIdle();
+  if (rows.empty()) {
+    listener_.OnPassDone(mini_batch, {});
+    return;
+  }
+  passes_[static_cast<size_t>(mini_batch)]->Start(++next_step_, std::move(rows));
+}
+
+void Engine::FinishPass(int mini_batch) {
+  DecodePass& pass = *passes_[static_cast<size_t>(mini_batch)];
+  updates_.clear();
+  for (size_t i = 0; i < pass.rows().size(); ++i) {
+    auto it = sequences_.find(pass.rows()[i].sequence);
+    if (pass.lost(i) || it == sequences_.end()) continue;
+    EngineSequence& sequence = it->second;
+    ++sequence.position;
+    ++sequence.sampled;
+    sequence.token = pass.token(i);
+    if (pass.overflowed(i)) WarnOverflow(&sequence);
+    updates_.push_back({.id = it->first, .token = sequence.token, .logprob = pass.logprob(i)});
+  }
+  timeline_.PassDone(mini_batch, pass.begin_ns(), NowNs(), static_cast<int>(pass.rows().size()), attention_.workload());
+  timeline_.Totals(attention_.wire_bytes(), attention_.compute_ns());
+  pass.Reset();
+  listener_.OnPassDone(mini_batch, updates_);
+}
+
+void Engine::UpdateIdle() {
+  const bool idle = prefill_ == nullptr && std::none_of(planned_.begin(), planned_.end(), [](bool p) { return p; });
+  timeline_.SetIdle(idle, NowNs());
+}
+
+void Engine::Wait() {
+  wait_fds_.clear();
+  wait_fds_.push_back(completions_.wake_fd());
+  if (!attention_.PrepareWait(&wait_fds_)) return;
+  poll_fds_.clear();
+  for (int fd : wait_fds_) poll_fds_.push_back({.fd = fd, .events = POLLIN, .revents = 0});
+  const int ready = ::poll(poll_fds_.data(), static_cast<nfds_t>(poll_fds_.size()), -1);
+  PCHECK(ready >= 0 || errno == EINTR);
+  if (ready > 0 && (poll_fds_[0].revents & POLLIN) != 0) completions_.ClearWake();
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,103 @@
+// Prefills a few prompts together: their whole S-part and causal attention on the
+// device, layer by layer; each layer's K/V go to the R-workers as soon as they exist,
+// while the next layer is computed, and are dropped. Yields token 1 of each prompt.
+//
+// Held on the device at a time: the K/V of two layers at most. If the R-workers are
+// slower than that, computing waits for them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "sworker/engine/engine_context.h"
+#include "sworker/model/sampler.h"
+
+namespace fastdecode {
+
+struct PrefillRequest {
+  std::shared_ptr<const Request> request;
+  int rworker = 0;
+};
+
+// Host memory of one batch; made once, since pinning is slow.
+struct PrefillBuffers {
+  PrefillBuffers(DeviceRuntime& device, int64_t max_tokens, int64_t max_prompts);
+  HostBuffer ids, positions;                             // [max_tokens]
+  HostBuffer last_rows, out_ids, out_logprobs, out_max;  // [max_prompts]
+};
+
+// Thread rule: the engine thread; tensors are touched by the stream's work alone.
+class PrefillBatch {
+ public:
+  // `buffers` is this batch's until it is done.
+  PrefillBatch(EngineContext& context, PrefillBuffers& buffers, std::vector<PrefillRequest> prompts);
+
+  // Moves on whatever can: computing, pushing, finishing. Call after any event.
+  void Advance();
+  void ComputeDone();                // StageId::Owner::kPrefill
+  void PushDone(int ring_index);     // StageId::Owner::kPush
+  void Pushed(SequenceId sequence);  // kPrefillDone
+  void Lost(int rworker);
+
+  struct Prompt {
+    PrefillRequest from;
+    int64_t begin = 0, length = 0;  // rows of the batch
+    bool finish_sent = false, pushed = false, lost = false;
+  };
+  const std::vector<Prompt>& prompts() const { return prompts_; }
+  int tokens() const { return static_cast<int>(total_); }
+  const StageTimes& times() const { return times_; }
+
+  bool sampled() const { return sampled_; }  // token() is there
+  int32_t token(size_t prompt) const;
+  float logprob(size_t prompt) const;
+  bool overflowed(size_t prompt) const;
+  bool done() const;  // nothing is on the stream, and every prompt is pushed or lost
+
+ private:
+  // A run of one prompt's rows of one layer, at most a slot's worth.
+  struct Piece {
+    int layer = 0;
+    size_t prompt = 0;
+    int64_t begin = 0;  // row within the prompt
+    int64_t rows = 0;
+  };
+  struct Push {
+    Piece piece;
+    HostRows slot;
+    StageTimes times;
+    bool busy = false;
+  };
+  static constexpr int kRing = 16;
+
+  void Compute();
+  void Sampling(const at::Tensor& x);
+  void EnqueuePieces(int layer);
+  void PushPieces();
+  bool PushOne(const Piece& piece);
+  void FinishPrompts();
+
+  EngineContext& context_;
+  std::vector<Prompt> prompts_;
+  std::vector<int64_t> lengths_;
+  int64_t total_ = 0;
+  int next_layer_ = 0;  // to compute
+  bool computing_ = false;
+  bool sampled_ = false;
+  StageTimes times_;
+  std::deque<Piece> pieces_;
+  std::array<Push, kRing> ring_;
+  int pushes_ = 0;  // busy entries of the ring
+  std::vector<SamplingRow> sampling_;
+  at::Tensor ids_, positions_, last_rows_, out_ids_, out_logprobs_, out_max_;  // host, of this batch's size
+  at::Tensor x_, device_positions_;                                            // the stream's
+  at::Tensor row_max_;                                                         // [prompts] f32, the stream's
+  std::array<at::Tensor, 2> kv_;                                               // by layer % 2: [rows, 2 * kv_width] f16
+};
+
+}  // namespace fastdecode

@@ -1,0 +1,199 @@
+// fastdecode-sworker: flags -> config -> wiring -> run until SIGTERM.
+#include <gflags/gflags.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/base/logging.h"
+#include "common/config/config.h"
+#include "common/config/secret.h"
+#include "common/flags/parse_flags.h"
+#include "sworker/attention/remote_attention.h"
+#include "sworker/device/device_runtime.h"
+#include "sworker/device/torch_setup.h"
+#include "sworker/engine/engine.h"
+#include "sworker/engine/timeline.h"
+#include "sworker/model/model.h"
+#include "sworker/rworkers/rworker_pool.h"
+#include "sworker/server/api_server.h"
+#include "sworker/serving/serving_core.h"
+
+DEFINE_string(config, "", "the deployment's JSON file (docs/config.md)");
+DEFINE_bool(check_config, false, "print the effective config, every default filled in, and exit");
+
+namespace fastdecode {
+namespace {
+
+constexpr int kExitOk = 0, kExitUsage = 2, kExitWorker = 3;
+constexpr std::chrono::seconds kJoinTimeout{30};
+
+int Fail(int code, const std::string& message) {
+  std::fprintf(stderr, "fastdecode-sworker: %s\n", message.c_str());
+  return code;
+}
+
+nlohmann::json RWorkerStatsJson(const Config& config, const RWorkerPool& pool) {
+  nlohmann::json list = nlohmann::json::array();
+  for (int r = 0; r < pool.size(); ++r) {
+    const RWorkerStats stats = pool.stats(r);
+    list.push_back({{"address", config.rworkers.hosts[static_cast<size_t>(r)].address},
+                    {"joined", stats.incarnation != 0},
+                    {"incarnation", stats.incarnation},
+                    {"free_blocks", stats.free_blocks},
+                    {"total_blocks", stats.total_blocks},
+                    {"sequences", stats.sequences},
+                    {"workload", stats.workload},
+                    {"peak_workload", stats.peak_workload},
+                    {"rows", stats.rows},
+                    {"compute_ms", static_cast<double>(stats.compute_ns) / 1e6}});
+  }
+  return list;
+}
+
+ServerInfo MakeServerInfo(const Config& config) {
+  ServerInfo info;
+  info.version = FASTDECODE_VERSION;
+  info.model_path = config.model.path;
+  info.model_type = config.model_config.model_type;
+  info.vocab_size = config.model_config.vocab_size;
+  info.max_context = config.max_context;
+  info.max_batch = config.pipeline.max_batch;
+  info.bos_token_id = config.model_config.bos_token_id;
+  info.eos_token_ids = config.model_config.eos_token_ids;
+  return info;
+}
+
+std::string MissingText(const RWorkerPool& pool) {
+  std::string text;
+  for (const RWorkerPool::Missing& missing : pool.missing())
+    text += "\n  " + missing.address + ": " + missing.reason.message();
+  return text;
+}
+
+// Waits for SIGINT or SIGTERM, or for `failed`, which whoever sets it follows with SIGTERM.
+void WaitForEnd(const sigset_t& signals) {
+  int signal = 0;
+  sigwait(&signals, &signal);
+  LOG(INFO) << "stopping (" << strsignal(signal) << ")";
+}
+
+int Serve(const Config& config, const sigset_t& signals) {
+  const auto secret = LoadSecret(config.transport.secret_file);
+  if (!secret.ok()) return Fail(kExitUsage, secret.status().message());
+  auto device = MakeDeviceRuntime(config.sworker.device, config.sworker.threads);
+  if (!device.ok()) return Fail(kExitWorker, device.status().message());
+  LOG(INFO) << "device: " << (*device)->description();
+  auto model = LoadModel(config, **device);
+  if (!model.ok()) return Fail(kExitUsage, model.status().message());
+
+  Timeline timeline(config.pipeline.mini_batches);
+  const SessionOptions session = MakeSessionOptions(config);
+  RemoteAttention attention(session, static_cast<int>(config.rworkers.hosts.size()));
+  ServingCore core(config, timeline);
+  Engine engine(MakeEngineOptions(config), **model, **device, attention, timeline, core);
+
+  std::vector<std::string> addresses;
+  for (const RWorkerHost& host : config.rworkers.hosts) addresses.push_back(host.address);
+  RWorkerCallbacks callbacks;
+  callbacks.on_joined = [&](int index, const RWorkerGrant& grant, std::unique_ptr<Endpoint> endpoint) {
+    // std::function wants copies: the endpoint travels in a shared holder.
+    auto holder = std::make_shared<std::unique_ptr<Endpoint>>(std::move(endpoint));
+    engine.Post([&, index, grant, holder] {
+      attention.Join(index, std::move(*holder));
+      core.OnRWorkerJoined(index, grant);
+    });
+  };
+  callbacks.on_lost = [&](int index, uint32_t, const Status& reason) {
+    engine.Post([&, index, reason] { attention.Lose(index, reason); });
+  };
+  auto pool = RWorkerPool::Start(
+      addresses, *secret, session, [&](size_t bytes) { return (*device)->AllocatePinned(bytes); }, callbacks);
+  if (!pool.ok()) return Fail(kExitUsage, pool.status().message());
+
+  std::atomic<bool> failed = false;
+  std::unique_ptr<ApiServer> api;
+  ServingOutputs outputs;
+  outputs.publish = [&](std::span<const TokenUpdate> tokens, std::span<const RequestFinished> finished) {
+    if (api != nullptr) api->Publish(tokens, finished);
+  };
+  outputs.report_lost = [&](int index, uint32_t incarnation, const Status& reason) {
+    (*pool)->ReportLost(index, incarnation, reason);
+  };
+  outputs.fatal = [&](const Status&) {
+    failed = true;
+    ::kill(::getpid(), SIGTERM);
+  };
+  outputs.rworker_stats = [&] { return RWorkerStatsJson(config, **pool); };
+  core.Start(engine, outputs);
+  engine.Start();
+
+  int code = kExitOk;
+  if (!(*pool)->WaitAllJoined(kJoinTimeout)) {
+    code = Fail(kExitWorker, "not every R-worker could be reached:" + MissingText(**pool));
+  } else if (auto started = ApiServer::Start({.listen = config.sworker.listen, .info = MakeServerInfo(config)},
+                                             secret->key, config.model_config, core);
+             !started.ok()) {
+    code = Fail(kExitWorker, started.status().message());
+  } else {
+    api = std::move(*started);
+    std::printf("ready fastdecode-sworker %s device=%s model=%s rworkers=%zu max_batch=%d max_context=%d\n",
+                api->endpoint().c_str(), config.sworker.device.c_str(), config.model.path.c_str(), addresses.size(),
+                config.pipeline.max_batch, config.max_context);
+    std::fflush(stdout);
+    WaitForEnd(signals);
+    if (failed) code = kExitWorker;
+    api->StopAccepting();
+  }
+  core.Shutdown();
+  if (api != nullptr) api->Stop();
+  pool->reset();
+  engine.Stop();
+  return code;
+}
+
+int Main() {
+  if (FLAGS_config.empty()) return Fail(kExitUsage, "--config FILE is required; --help lists the flags");
+  Result<Config> config = LoadConfig(FLAGS_config);
+  if (!config.ok()) return Fail(kExitUsage, config.status().message());
+  if (FLAGS_check_config) {
+    std::printf("%s\n", ConfigToJson(*config).c_str());
+    return kExitOk;
+  }
+  if (config->rworkers.hosts.empty())
+    return Fail(kExitUsage, FLAGS_config +
+                                ": has rworkers.count, whose ports only the launch script knows: start it with "
+                                "scripts/launch/fastdecode-cluster up " +
+                                FLAGS_config + ", or name rworkers.hosts");
+  // Threads made from here on leave these to WaitForEnd.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  InitTorch();
+  return Serve(*config, signals);
+}
+
+}  // namespace
+}  // namespace fastdecode
+
+int main(int argc, char** argv) {
+  fastdecode::InitLogging(argv[0]);
+  const fastdecode::ProgramText text{
+      .name = "fastdecode-sworker",
+      .usage =
+          "the S-worker: weights, scheduler, engine and API of one deployment\n"
+          "  fastdecode-sworker --config F [--check-config]\n"
+          "Serves until SIGTERM. Exit status: 0 done; 2 usage, config or a damaged model; 3 a worker could not "
+          "start or was lost and nothing could go on."};
+  if (auto exit = fastdecode::ParseFlags(text, &argc, &argv)) return *exit;
+  return fastdecode::Main();
+}
