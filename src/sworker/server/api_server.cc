@@ -372,6 +372,7 @@ ApiServer::Impl::Sent ApiServer::Impl::SendBytes(const std::string& routing_id) 
 
 void ApiServer::Impl::CancelAll(ApiClient& client, const std::string& why) {
   const std::vector<SequenceId> sequences = sessions_.Abandon(client);
+  if (sequences.empty()) return;
   LOG(INFO) << "API: " << client.name << " " << why << "; " << sequences.size() << " requests of it cancelled";
   for (const SequenceId sequence : sequences) sink_.Cancel(sequence);
 }
