@@ -71,7 +71,7 @@ enum class FrameType : uint16_t {
   kSessionOpen = 1,   // S -> R, first
   kSessionGrant = 2,  // R -> S
   kRefusal = 3,       // R -> S instead of a grant; R closes after it
-  kHeartbeat = 4,     // both ways, each heartbeat_ms, from the grant on
+  kHeartbeat = 4,     // both ways, each heartbeat_ms, from SessionOpen on
   kGoodbye = 5,       // both ways: the sender ends the session and closes
 };
 

@@ -1,0 +1,89 @@
+// fastdecode-rworker: holds the KV cache and computes attention for one S-worker at a time.
+#include <gflags/gflags.h>
+#include <pthread.h>
+
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+#include "common/base/logging.h"
+#include "common/config/config.h"
+#include "common/config/secret.h"
+#include "rworker/server.h"
+
+DEFINE_string(listen, "127.0.0.1:7200", "HOST:PORT to listen on; port 0 picks one, which the ready line names");
+DEFINE_string(kv_memory, "1GiB", "memory of the KV cache; KiB, MiB, GiB or bytes");
+DEFINE_string(max_buffer_memory, "2GiB", "what a session's message buffers may take beside it");
+DEFINE_int32(threads, 0, "threads that compute; 0: as many as this process may use CPUs");
+DEFINE_string(secret_file, "", "file with the cluster's secret, mode 0600");
+DEFINE_string(transport, "auto", "auto (means tcp) or tcp");
+DEFINE_string(kernel, "auto", "attention kernel: auto, or one by name");
+DEFINE_bool(pin, true, "pin each computing thread to a CPU where there are enough");
+
+namespace fastdecode::rworker {
+namespace {
+
+constexpr int kExitUsage = 2;
+constexpr int kExitCouldNotStart = 3;
+
+int UsageError(const std::string& message) {
+  std::fprintf(stderr, "fastdecode-rworker: %s\nTry fastdecode-rworker --help.\n", message.c_str());
+  return kExitUsage;
+}
+
+Result<ServerOptions> OptionsFromFlags() {
+  if (FLAGS_transport == "shm" || FLAGS_transport == "verbs") {
+    return Status(StatusCode::kUnimplemented,
+                  "--transport " + FLAGS_transport + " is not in this build; expected auto or tcp");
+  }
+  if (FLAGS_transport != "auto" && FLAGS_transport != "tcp") {
+    return InvalidArgument("--transport is \"" + FLAGS_transport + "\", expected auto or tcp");
+  }
+  if (FLAGS_threads < 0 || FLAGS_threads > 4096) return InvalidArgument("--threads is out of 0 to 4096");
+  if (FLAGS_secret_file.empty()) return InvalidArgument("--secret_file is missing: a port serves nobody without one");
+  ServerOptions options;
+  options.listen = FLAGS_listen;
+  options.threads = FLAGS_threads;
+  options.kernel = FLAGS_kernel;
+  options.pin = FLAGS_pin;
+  FD_ASSIGN_OR_RETURN(options.kv_memory, ParseSize(FLAGS_kv_memory));
+  FD_ASSIGN_OR_RETURN(options.max_buffer_memory, ParseSize(FLAGS_max_buffer_memory));
+  FD_ASSIGN_OR_RETURN(options.secret, LoadSecret(FLAGS_secret_file));
+  return options;
+}
+
+int Main() {
+  // Before any thread starts, so that only sigwait below gets them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  Result<ServerOptions> options = OptionsFromFlags();
+  if (!options.ok()) return UsageError(options.status().message());
+  Result<std::unique_ptr<RWorkerServer>> server = RWorkerServer::Start(*options);
+  if (!server.ok()) {
+    std::fprintf(stderr, "fastdecode-rworker: %s\n", server.status().message().c_str());
+    return server.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitCouldNotStart;
+  }
+  std::printf("ready fastdecode-rworker %s threads=%d kv_memory=%lld kernel=%s\n", (*server)->address().c_str(),
+              (*server)->threads(), static_cast<long long>((*server)->kv_memory()), (*server)->kernel().c_str());
+  std::fflush(stdout);
+  int signal = 0;
+  sigwait(&signals, &signal);
+  LOG(INFO) << (signal == SIGTERM ? "SIGTERM" : "SIGINT") << ": shutting down";
+  return 0;
+}
+
+}  // namespace
+}  // namespace fastdecode::rworker
+
+int main(int argc, char** argv) {
+  gflags::SetVersionString("0.1.0");
+  gflags::SetUsageMessage("--listen HOST:PORT --kv_memory 8GiB --threads N --secret_file F");
+  gflags::ParseCommandLineFlags(&argc, &argv, true);
+  fastdecode::InitLogging(argv[0]);
+  if (argc > 1) return fastdecode::rworker::UsageError("unexpected argument \"" + std::string(argv[1]) + "\"");
+  return fastdecode::rworker::Main();
+}

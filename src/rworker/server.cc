@@ -1,0 +1,74 @@
+#include "rworker/server.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "common/base/logging.h"
+#include "common/config/address.h"
+#include "common/transport/tcp/socket.h"
+#include "common/wire/handshake.h"
+#include "rworker/compute_pool.h"
+#include "rworker/control_loop.h"
+
+namespace fastdecode::rworker {
+namespace {
+
+std::string Hostname() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+}
+
+// Starts somewhere else at each start of the process: a restarted R-worker's session never
+// has the number that its predecessor's had.
+uint32_t FirstIncarnation() { return static_cast<uint32_t>(std::random_device{}() | 1U); }
+
+}  // namespace
+
+RWorkerServer::RWorkerServer() = default;
+
+Result<std::unique_ptr<RWorkerServer>> RWorkerServer::Start(const ServerOptions& options) {
+  FD_RETURN_IF_ERROR(InitCrypto());
+  std::unique_ptr<RWorkerServer> server(new RWorkerServer());
+  kernels::KernelChoice choice = kernels::ChooseDecodeAttention(options.kernel, kernels::DetectCpuFeatures());
+  if (choice.kernel == nullptr) return Status(StatusCode::kUnimplemented, choice.error);
+  server->kernel_ = choice.kernel;
+  server->threads_ = options.threads > 0 ? options.threads : AllowedThreads();
+
+  // The port first: it is the cheaper of the two to fail.
+  FD_ASSIGN_OR_RETURN(HostPort host_port, ParseHostPort(options.listen));
+  FD_ASSIGN_OR_RETURN(Fd listener, ListenTcp(host_port));
+  FD_ASSIGN_OR_RETURN(SocketAddress local, LocalAddress(listener.get()));
+  std::string local_text = ToString(local);
+  FD_ASSIGN_OR_RETURN(HostPort bound, ParseHostPort(local_text));
+  server->address_ = HostPort{host_port.host, bound.port}.ToString();
+  FD_ASSIGN_OR_RETURN(server->memory_, PoolMemory::Map(options.kv_memory, options.prefault ? server->threads_ : 0));
+  Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return Unavailable("cannot make an event descriptor: " + DescribeErrno(errno));
+
+  ControlLoop::Options loop;
+  loop.secret = options.secret;
+  loop.handshake_timeout_ms = options.handshake_timeout_ms;
+  loop.max_pending = options.max_pending;
+  loop.host.environment.memory = &server->memory_;
+  loop.host.environment.kernel = server->kernel_;
+  loop.host.environment.threads = server->threads_;
+  loop.host.environment.pin = options.pin;
+  loop.host.max_buffer_memory = options.max_buffer_memory;
+  loop.host.kv_memory = server->memory_.bytes();
+  loop.host.hostname = Hostname();
+  loop.host.kernel = server->kernel();
+  loop.host.first_incarnation = FirstIncarnation();
+  server->loop_ = std::make_unique<ControlLoop>(loop, std::move(listener), std::move(wake), SteadyClock::Get());
+  server->control_thread_ = std::thread([raw = server->loop_.get()] { raw->Run(); });
+  return server;
+}
+
+RWorkerServer::~RWorkerServer() {
+  if (!control_thread_.joinable()) return;
+  loop_->Stop();
+  control_thread_.join();
+}
+
+}  // namespace fastdecode::rworker

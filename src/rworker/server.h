@@ -1,0 +1,56 @@
+// The R-worker as an object: main.cc wraps it in a process, tests run it in theirs.
+//
+// Thread rule: any one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "common/base/status.h"
+#include "common/config/secret.h"
+#include "kernels/dispatch.h"
+#include "rworker/pool_memory.h"
+
+namespace fastdecode::rworker {
+
+class ControlLoop;
+
+struct ServerOptions {
+  std::string listen;  // HOST:PORT; port 0: any free one
+  Secret secret;
+  int64_t kv_memory = 0;                         // bytes
+  int64_t max_buffer_memory = int64_t{2} << 30;  // bytes of message slots that a session may ask for
+  int threads = 0;                               // that compute; 0: what the affinity mask and the cgroup allow
+  bool pin = true;                               // each to a CPU, if there are enough
+  bool prefault = true;                          // touch all KV memory before the first session
+  std::string kernel = "auto";                   // or a name from kernel_list.inc
+  int handshake_timeout_ms = 2000;
+  int max_pending = 64;
+};
+
+class RWorkerServer {
+ public:
+  // Listens when it returns.
+  static Result<std::unique_ptr<RWorkerServer>> Start(const ServerOptions& options);
+  // Says goodbye to the S-worker, ends its session and frees everything.
+  ~RWorkerServer();
+
+  const std::string& address() const { return address_; }  // the port is the real one
+  int threads() const { return threads_; }
+  int64_t kv_memory() const { return memory_.bytes(); }
+  std::string kernel() const { return std::string(kernel_->name); }
+
+ private:
+  RWorkerServer();
+
+  std::string address_;
+  int threads_ = 0;
+  PoolMemory memory_;
+  const kernels::DecodeAttentionKernel* kernel_ = nullptr;
+  std::unique_ptr<ControlLoop> loop_;
+  std::thread control_thread_;
+};
+
+}  // namespace fastdecode::rworker

@@ -1,0 +1,121 @@
+#include "rworker/session_plan.h"
+
+namespace fastdecode::rworker {
+namespace {
+
+constexpr uint32_t kMaxBlockTokens = 1 << 12;
+constexpr uint32_t kMaxContext = 1 << 24;
+constexpr uint32_t kMaxSequences = 1 << 20;
+constexpr uint32_t kMaxRows = 1 << 16;
+constexpr uint32_t kMaxMiniBatches = 16;
+constexpr uint32_t kMaxSlots = 1 << 12;
+
+Status CheckRange(const char* what, uint64_t value, uint64_t low, uint64_t high) {
+  if (value >= low && value <= high) return OkStatus();
+  return InvalidArgument(std::string(what) + " is " + std::to_string(value) + ", expected " + std::to_string(low) +
+                         " to " + std::to_string(high));
+}
+
+Status CheckShape(const SessionOpen& open) {
+  FD_RETURN_IF_ERROR(CheckRange("num_layers", open.num_layers, 1, kMaxLayers));
+  FD_RETURN_IF_ERROR(CheckRange("num_heads", open.num_heads, 1, kMaxHeads));
+  FD_RETURN_IF_ERROR(CheckRange("num_kv_heads", open.num_kv_heads, 1, open.num_heads));
+  if (open.num_heads % open.num_kv_heads != 0) {
+    return InvalidArgument("num_heads " + std::to_string(open.num_heads) + " is no multiple of num_kv_heads " +
+                           std::to_string(open.num_kv_heads));
+  }
+  if (open.head_dim == 0 || open.head_dim % 8 != 0 || open.head_dim > kMaxHeadDim) {
+    return {StatusCode::kUnimplemented, "head_dim " + std::to_string(open.head_dim) +
+                                            " is not in this build: expected a multiple of 8 up to " +
+                                            std::to_string(kMaxHeadDim)};
+  }
+  return OkStatus();
+}
+
+Status CheckLimits(const SessionOpen& open) {
+  FD_RETURN_IF_ERROR(CheckRange("block_tokens", open.block_tokens, 1, kMaxBlockTokens));
+  FD_RETURN_IF_ERROR(CheckRange("max_context", open.max_context, 1, kMaxContext));
+  FD_RETURN_IF_ERROR(CheckRange("max_sequences", open.max_sequences, 1, kMaxSequences));
+  FD_RETURN_IF_ERROR(CheckRange("max_rows", open.max_rows, 1, kMaxRows));
+  FD_RETURN_IF_ERROR(CheckRange("mini_batches", open.mini_batches, 1, kMaxMiniBatches));
+  FD_RETURN_IF_ERROR(CheckRange("heartbeat_ms", open.heartbeat_ms, 10, 60'000));
+  FD_RETURN_IF_ERROR(CheckRange("peer_timeout_ms", open.peer_timeout_ms, 2 * uint64_t{open.heartbeat_ms}, 600'000));
+  if (open.transport != kTransportAuto && open.transport != kTransportTcp) {
+    return {StatusCode::kUnimplemented,
+            "transport " + std::to_string(open.transport) + " is not in this build: expected auto or tcp"};
+  }
+  if (open.kv_dtype != kDtypeF16) {
+    return {StatusCode::kUnimplemented,
+            "kv_dtype " + std::to_string(open.kv_dtype) + " is not in this build: expected f16"};
+  }
+  return OkStatus();
+}
+
+Status CheckLane(const char* name, const LaneRequest& lane) {
+  std::string prefix = std::string(name) + " lane: ";
+  // 2^31 for a slot and 2^12 slots: their product and sums stay far from overflow.
+  FD_RETURN_IF_ERROR(
+      CheckRange((prefix + "slot_bytes").c_str(), lane.slot_bytes, 2 * sizeof(MessageHeader), uint64_t{1} << 31));
+  FD_RETURN_IF_ERROR(CheckRange((prefix + "send_slots").c_str(), lane.send_slots, 1, kMaxSlots));
+  FD_RETURN_IF_ERROR(CheckRange((prefix + "recv_slots").c_str(), lane.recv_slots, 1, kMaxSlots));
+  if (lane.slot_bytes % 64 != 0) return InvalidArgument(prefix + "slot_bytes is no multiple of 64");
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<SessionPlan> PlanSession(const SessionOpen& open, int64_t max_buffer_memory) {
+  FD_RETURN_IF_ERROR(CheckShape(open));
+  FD_RETURN_IF_ERROR(CheckLimits(open));
+  FD_RETURN_IF_ERROR(CheckLane("decode", open.lanes[0]));
+  FD_RETURN_IF_ERROR(CheckLane("bulk", open.lanes[1]));
+
+  SessionPlan plan;
+  plan.shape = {static_cast<int32_t>(open.num_layers), static_cast<int32_t>(open.num_heads),
+                static_cast<int32_t>(open.num_kv_heads), static_cast<int32_t>(open.head_dim)};
+  plan.limits = {static_cast<int32_t>(open.block_tokens), static_cast<int32_t>(open.max_context),
+                 static_cast<int32_t>(open.max_sequences), static_cast<int32_t>(open.max_rows),
+                 static_cast<int32_t>(open.mini_batches)};
+  for (size_t i = 0; i < kNumLanes; ++i) {
+    plan.endpoint.lanes[i] = {open.lanes[i].slot_bytes, static_cast<int>(open.lanes[i].recv_slots),
+                              static_cast<int>(open.lanes[i].send_slots)};
+  }
+  plan.heartbeat_ms = static_cast<int>(open.heartbeat_ms);
+  plan.peer_timeout_ms = static_cast<int>(open.peer_timeout_ms);
+  plan.name = GetText(open.name);
+
+  auto row_bytes = static_cast<uint64_t>(plan.shape.qkv_width()) * sizeof(uint16_t);
+  if (open.lanes[0].slot_bytes < sizeof(MessageHeader) + open.max_rows * row_bytes) {
+    return InvalidArgument("decode lane: a slot of " + std::to_string(open.lanes[0].slot_bytes) +
+                           " bytes does not hold max_rows " + std::to_string(open.max_rows) + " rows of " +
+                           std::to_string(row_bytes) + " bytes");
+  }
+  size_t buffers = EndpointMemoryBytes(plan.endpoint);
+  if (buffers > static_cast<uint64_t>(max_buffer_memory)) {
+    return Status(StatusCode::kResourceExhausted, "message buffers of " + std::to_string(buffers) +
+                                                      " bytes pass this R-worker's limit of " +
+                                                      std::to_string(max_buffer_memory) +
+                                                      " (--max_buffer_memory); lower pipeline.max_batch or raise it");
+  }
+  return plan;
+}
+
+std::string Describe(const AttentionShape& shape) {
+  return std::to_string(shape.num_layers) + " layers, " + std::to_string(shape.num_heads) + " heads, " +
+         std::to_string(shape.num_kv_heads) + " KV heads, head_dim " + std::to_string(shape.head_dim);
+}
+
+RefusalCode RefusalCodeOf(StatusCode code) {
+  switch (code) {
+    case StatusCode::kUnimplemented:
+      return RefusalCode::kUnsupported;
+    case StatusCode::kResourceExhausted:
+      return RefusalCode::kNoMemory;
+    case StatusCode::kUnavailable:
+      return RefusalCode::kBusy;
+    default:
+      return RefusalCode::kInvalid;
+  }
+}
+
+}  // namespace fastdecode::rworker

@@ -1,0 +1,33 @@
+// What an S-worker asks for at the handshake, checked against this R-worker's limits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/model_shape.h"
+#include "common/base/status.h"
+#include "common/transport/transport.h"
+#include "common/wire/control.h"
+#include "rworker/attention_service.h"
+
+namespace fastdecode::rworker {
+
+struct SessionPlan {
+  AttentionShape shape;
+  SessionLimits limits;
+  EndpointOptions endpoint;  // lanes as this side has them; incarnation and peer are filled in later
+  int heartbeat_ms = 0;
+  int peer_timeout_ms = 0;
+  std::string name;  // of the S-worker
+};
+
+// kInvalidArgument: out of bounds or contradictory. kUnimplemented: not in this build.
+// kResourceExhausted: buffers above max_buffer_memory.
+Result<SessionPlan> PlanSession(const SessionOpen& open, int64_t max_buffer_memory);
+
+// "2 layers, 32 heads, 32 KV heads, head_dim 128".
+std::string Describe(const AttentionShape& shape);
+
+RefusalCode RefusalCodeOf(StatusCode code);
+
+}  // namespace fastdecode::rworker

@@ -1,0 +1,330 @@
+#include "sworker/rworkers/rworker_link.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+
+#include "common/base/logging.h"
+#include "common/transport/tcp/socket.h"
+#include "common/transport/tcp/tcp_endpoint.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int kFirstBackoffMs = 100;
+constexpr int kMaxBackoffMs = 2000;
+constexpr int kRefusedBackoffMs = 5000;  // somebody must change something first
+constexpr int kConnectTimeoutMs = 3000;
+
+SessionOpen MakeOpen(const SessionOptions& options) {
+  SessionOpen open;
+  open.num_layers = static_cast<uint32_t>(options.shape.num_layers);
+  open.num_heads = static_cast<uint32_t>(options.shape.num_heads);
+  open.num_kv_heads = static_cast<uint32_t>(options.shape.num_kv_heads);
+  open.head_dim = static_cast<uint32_t>(options.shape.head_dim);
+  open.block_tokens = static_cast<uint32_t>(options.block_tokens);
+  open.max_context = static_cast<uint32_t>(options.max_context);
+  open.max_sequences = static_cast<uint32_t>(options.max_sequences);
+  open.max_rows = static_cast<uint32_t>(options.max_rows);
+  open.mini_batches = static_cast<uint32_t>(options.mini_batches);
+  open.heartbeat_ms = static_cast<uint32_t>(options.heartbeat_ms);
+  open.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout_ms);
+  open.transport = options.transport == "tcp" ? kTransportTcp : kTransportAuto;
+  open.kv_dtype = kDtypeF16;
+  auto lanes = SessionLanes(options);
+  for (size_t i = 0; i < kNumLanes; ++i) {
+    open.lanes[i] = {lanes[i].slot_bytes, static_cast<uint32_t>(lanes[i].send_slots),
+                     static_cast<uint32_t>(lanes[i].recv_slots)};
+  }
+  SetText(open.name, options.name);
+  return open;
+}
+
+std::string Seconds(int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f s", static_cast<double>(ns) * 1e-9);
+  return text;
+}
+
+}  // namespace
+
+RWorkerLink::RWorkerLink(const Context& context, int index, std::string address, HostPort host_port)
+    : context_(context),
+      index_(index),
+      address_(std::move(address)),
+      host_port_(std::move(host_port)),
+      peer_("rworker " + address_),
+      clock_(*context.clock) {
+  SetState(Unavailable(peer_ + " has not answered yet"), false);
+}
+
+void RWorkerLink::Advance() {
+  while (true) {
+    Status status = Step();
+    if (status.code() == StatusCode::kWouldBlock) return;
+    if (!status.ok()) return Fail(std::move(status));
+  }
+}
+
+Status RWorkerLink::Step() {
+  if (HasSession()) FD_RETURN_IF_ERROR(WatchPeer());
+  switch (stage_) {
+    case Stage::kWaiting:
+      return Begin();
+    case Stage::kResolving:
+      return TakeAddresses();
+    case Stage::kControl:
+      return ProveControl();
+    case Stage::kStreams:
+      return ProveStreams();
+    case Stage::kOpening:
+    case Stage::kJoined:
+      break;
+  }
+  return {StatusCode::kWouldBlock, {}};
+}
+
+Status RWorkerLink::Begin() {
+  if (clock_.NowNs() < retry_ns_) return {StatusCode::kWouldBlock, {}};
+  final_refusal_ = false;
+  auto numeric = ParseNumericAddress(host_port_);
+  if (numeric.ok()) {
+    addresses_ = *std::move(numeric);
+    control_.emplace(addresses_, context_.secret.key, Purpose::kControl, 0, peer_, kConnectTimeoutMs, clock_);
+    stage_ = Stage::kControl;
+  } else {
+    context_.resolver->Ask(index_, host_port_);
+    stage_ = Stage::kResolving;
+  }
+  return OkStatus();
+}
+
+Status RWorkerLink::TakeAddresses() {
+  auto answer = context_.resolver->Take(index_);
+  if (!answer.has_value()) return {StatusCode::kWouldBlock, {}};
+  if (!answer->ok()) return NotFound(peer_ + ": " + answer->status().message());
+  addresses_ = **answer;
+  control_.emplace(addresses_, context_.secret.key, Purpose::kControl, 0, peer_, kConnectTimeoutMs, clock_);
+  stage_ = Stage::kControl;
+  return OkStatus();
+}
+
+Status RWorkerLink::ProveControl() {
+  Status status = control_->Advance();
+  if (!status.ok()) {
+    final_refusal_ = control_->refused();
+    return status;
+  }
+  session_key_ = control_->session_key();
+  last_heard_ns_ = clock_.NowNs();
+  next_heartbeat_ns_ = last_heard_ns_ + context_.options.heartbeat_ms * kNsPerMs;
+  stage_ = Stage::kOpening;
+  (void)TuneTcp(control_->channel().fd(), context_.options.peer_timeout_ms);
+  return control_->channel().WriteFrame(MakeOpen(context_.options));
+}
+
+// While there is a session, joined or not: frames that came, silence, our heartbeat.
+Status RWorkerLink::WatchPeer() {
+  FD_RETURN_IF_ERROR(ReadControl());
+  int64_t now_ns = clock_.NowNs();
+  int64_t silence_ns = now_ns - last_heard_ns_;
+  if (silence_ns >= context_.options.peer_timeout_ms * kNsPerMs) {
+    return {StatusCode::kDeadlineExceeded,
+            peer_ + " has been silent for " + Seconds(silence_ns) + " (frozen, overloaded or cut off)"};
+  }
+  ByteChannel& channel = control_->channel();
+  FD_RETURN_IF_ERROR(channel.Flush());
+  if (now_ns < next_heartbeat_ns_) return OkStatus();
+  next_heartbeat_ns_ = now_ns + context_.options.heartbeat_ms * kNsPerMs;
+  return channel.wants_write() ? OkStatus() : channel.WriteFrame(Heartbeat());
+}
+
+Status RWorkerLink::ReadControl() {
+  ByteChannel::Frame frame;
+  while (true) {
+    Status status = control_->channel().ReadFrame(frame);
+    if (status.code() == StatusCode::kWouldBlock) return OkStatus();
+    FD_RETURN_IF_ERROR(status);
+    last_heard_ns_ = clock_.NowNs();
+    FD_RETURN_IF_ERROR(OnFrame(frame));
+  }
+}
+
+Status RWorkerLink::OnFrame(const ByteChannel::Frame& frame) {
+  switch (frame.type) {
+    case FrameType::kHeartbeat:
+      OnHeartbeat(frame.as<Heartbeat>());
+      return OkStatus();
+    case FrameType::kGoodbye:
+      return Unavailable(peer_ + " ended the session: " + GetText(frame.as<fastdecode::Goodbye>().text));
+    case FrameType::kSessionGrant:
+      if (stage_ == Stage::kOpening) return OnGrant(frame.as<SessionGrant>());
+      break;
+    case FrameType::kRefusal:
+      if (stage_ == Stage::kOpening) return OnRefusal(frame.as<Refusal>());
+      break;
+    case FrameType::kSessionOpen:
+      break;
+  }
+  return DataLoss(peer_ + " sends a control frame of type " + std::to_string(static_cast<int>(frame.type)) +
+                  " out of turn");
+}
+
+Status RWorkerLink::OnGrant(const SessionGrant& grant) {
+  constexpr uint64_t kMax = uint64_t{1} << 48;
+  if (grant.incarnation == 0 || grant.kv_blocks == 0 || grant.kv_blocks > kMax || grant.kv_memory > kMax ||
+      grant.transport != kTransportTcp) {
+    return DataLoss(peer_ + " grants a session that makes no sense");
+  }
+  grant_ = RWorkerGrant();
+  grant_.incarnation = grant.incarnation;
+  grant_.address = address_;
+  grant_.kv_blocks = static_cast<int64_t>(grant.kv_blocks);
+  grant_.kv_memory = static_cast<int64_t>(grant.kv_memory);
+  grant_.threads = static_cast<int>(std::min<uint32_t>(grant.threads, 1 << 16));
+  grant_.hostname = GetText(grant.hostname);
+  grant_.kernel = GetText(grant.kernel);
+  grant_.transport = "tcp";
+  streams_[0].emplace(addresses_, session_key_, Purpose::kDecode, grant_.incarnation, peer_, kConnectTimeoutMs, clock_);
+  streams_[1].emplace(addresses_, session_key_, Purpose::kBulk, grant_.incarnation, peer_, kConnectTimeoutMs, clock_);
+  stage_ = Stage::kStreams;
+  return OkStatus();
+}
+
+Status RWorkerLink::OnRefusal(const Refusal& refusal) {
+  auto code = static_cast<RefusalCode>(refusal.code);
+  final_refusal_ = code != RefusalCode::kBusy;
+  StatusCode status = StatusCode::kInvalidArgument;
+  if (code == RefusalCode::kUnsupported) status = StatusCode::kUnimplemented;
+  if (code == RefusalCode::kNoMemory) status = StatusCode::kResourceExhausted;
+  if (code == RefusalCode::kBusy) status = StatusCode::kUnavailable;
+  return {status, peer_ + " refuses: " + GetText(refusal.text)};
+}
+
+Status RWorkerLink::ProveStreams() {
+  for (auto& stream : streams_) {
+    Status status = stream->Advance();
+    // The other stream may go on meanwhile.
+    if (!status.ok() && status.code() != StatusCode::kWouldBlock) return status;
+  }
+  for (auto& stream : streams_) FD_RETURN_IF_ERROR(stream->Advance());
+  return Join();
+}
+
+Status RWorkerLink::Join() {
+  EndpointOptions options;
+  options.lanes = SessionLanes(context_.options);
+  options.incarnation = grant_.incarnation;
+  options.peer = peer_;
+  std::array<Fd, kNumLanes> sockets;
+  for (size_t i = 0; i < kNumLanes; ++i) {
+    sockets[i] = streams_[i]->channel().TakeSocket();
+    streams_[i].reset();
+    FD_RETURN_IF_ERROR(TuneTcp(sockets[i].get(), context_.options.peer_timeout_ms));
+  }
+  size_t bytes = EndpointMemoryBytes(options);
+  std::shared_ptr<std::byte[]> memory = context_.allocate(bytes);
+  if (memory == nullptr) {
+    return {StatusCode::kResourceExhausted,
+            "no memory for " + std::to_string(bytes) + " bytes of message slots for " + peer_};
+  }
+  FD_ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint,
+                      TcpEndpoint::Create(options, std::move(sockets), std::move(memory), clock_));
+  stage_ = Stage::kJoined;
+  backoff_ms_ = 0;
+  last_logged_.clear();
+  SetState(OkStatus(), false);
+  LOG(INFO) << peer_ << " joined: host " << grant_.hostname << ", " << grant_.threads << " threads, kernel "
+            << grant_.kernel << ", " << grant_.kv_blocks << " KV blocks, transport " << grant_.transport
+            << ", incarnation " << grant_.incarnation;
+  context_.callbacks.on_joined(index_, grant_, std::move(endpoint));
+  return OkStatus();
+}
+
+void RWorkerLink::OnHeartbeat(const Heartbeat& heartbeat) {
+  auto clamp = [](uint64_t value) {
+    return static_cast<int64_t>(std::min<uint64_t>(value, std::numeric_limits<int64_t>::max()));
+  };
+  std::lock_guard lock(mutex_);
+  stats_.incarnation = stage_ == Stage::kJoined ? grant_.incarnation : 0;
+  stats_.received_ns = last_heard_ns_;
+  stats_.free_blocks = clamp(heartbeat.free_blocks);
+  stats_.total_blocks = clamp(heartbeat.total_blocks);
+  stats_.sequences = clamp(heartbeat.sequences);
+  stats_.workload = clamp(heartbeat.workload);
+  stats_.peak_workload = clamp(heartbeat.peak_workload);
+  stats_.rows = clamp(heartbeat.rows);
+  stats_.steps = clamp(heartbeat.steps);
+  stats_.kv_tokens_appended = clamp(heartbeat.kv_tokens_appended);
+  stats_.compute_ns = clamp(heartbeat.compute_ns);
+}
+
+void RWorkerLink::Fail(Status reason) {
+  bool joined = stage_ == Stage::kJoined;
+  control_.reset();
+  for (auto& stream : streams_) stream.reset();
+  session_key_.fill(0);
+  stage_ = Stage::kWaiting;
+  backoff_ms_ = std::clamp(2 * backoff_ms_, kFirstBackoffMs, kMaxBackoffMs);
+  if (final_refusal_) backoff_ms_ = kRefusedBackoffMs;
+  retry_ns_ = clock_.NowNs() + backoff_ms_ * kNsPerMs;
+  // A peer that stays away fails the same way again and again: one line for all.
+  if (reason.message() != last_logged_) {
+    LOG(WARNING) << (joined ? "lost " + peer_ + ": " : "") << reason.message() << (joined ? "" : "; trying again");
+    last_logged_ = reason.message();
+  }
+  SetState(reason, final_refusal_);
+  if (joined) context_.callbacks.on_lost(index_, grant_.incarnation, reason);
+}
+
+void RWorkerLink::ReportLost(uint32_t incarnation, const Status& reason) {
+  if (stage_ == Stage::kJoined && incarnation == grant_.incarnation) Fail(reason);
+}
+
+void RWorkerLink::Goodbye() {
+  if (!HasSession()) return;
+  fastdecode::Goodbye goodbye;
+  SetText(goodbye.text, "the S-worker is shutting down");
+  (void)control_->channel().WriteFrame(goodbye);
+}
+
+void RWorkerLink::AppendWants(std::vector<pollfd>& fds) const {
+  if (control_.has_value()) fds.push_back(control_->wants());
+  for (const auto& stream : streams_) {
+    if (stream.has_value()) fds.push_back(stream->wants());
+  }
+}
+
+int64_t RWorkerLink::next_deadline_ns() const {
+  int64_t deadline = std::numeric_limits<int64_t>::max();
+  if (stage_ == Stage::kWaiting) deadline = retry_ns_;
+  if (stage_ == Stage::kControl) deadline = control_->deadline_ns();
+  for (const auto& stream : streams_) {
+    if (stream.has_value()) deadline = std::min(deadline, stream->deadline_ns());
+  }
+  if (HasSession()) {
+    int64_t silence = last_heard_ns_ + context_.options.peer_timeout_ms * kNsPerMs;
+    deadline = std::min({deadline, silence, next_heartbeat_ns_});
+  }
+  return deadline;
+}
+
+void RWorkerLink::SetState(Status status, bool final) {
+  std::lock_guard lock(mutex_);
+  if (!status.ok()) stats_ = RWorkerStats();
+  if (status.ok()) stats_.incarnation = grant_.incarnation;
+  state_ = {std::move(status), final};
+}
+
+RWorkerStats RWorkerLink::stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+RWorkerLink::State RWorkerLink::state() const {
+  std::lock_guard lock(mutex_);
+  return state_;
+}
+
+}  // namespace fastdecode
