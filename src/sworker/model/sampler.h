@@ -17,8 +17,9 @@ struct SamplingRow {
 };
 
 struct Sampled {
-  at::Tensor ids;       // [rows] i64, device
-  at::Tensor logprobs;  // [rows] f32, device: log-softmax of the raw logits at the chosen id
+  at::Tensor ids;  // [rows] i64, device
+  at::Tensor
+      logprobs;  // [rows] f32, device: log-softmax of the raw logits at the chosen id; 0 in rows that ask for none
 };
 
 // logits [rows, vocab] f32; rows.size() == rows. Greedy rows take the argmax (the lowest
