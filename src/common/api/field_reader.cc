@@ -13,6 +13,7 @@ using nlohmann::json;
 std::string Describe(const json& value) {
   if (value.is_array()) return "a list of " + std::to_string(value.size());
   if (value.is_object()) return "a map";
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) return "a number that is not finite";
   const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   return std::string(value.type_name()) + " " + Printable(text);
 }
