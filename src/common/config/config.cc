@@ -85,6 +85,7 @@ Status ReadSWorker(const json& object, SWorkerOptions& sworker) {
   if (!IsDevice(sworker.device)) reader.Expected("device", "\"cpu\" or \"cuda:N\" such as \"cuda:0\"");
   reader.AutoOrInteger("threads", 1, kMaxThreads, &sworker.threads);
   reader.Text("listen", &sworker.listen);
+  reader.Bool("pin", &sworker.pin);
   if (const auto address = ParseTcpUrl(sworker.listen); !address.ok()) {
     reader.Fail("listen", address.status().message());
   }

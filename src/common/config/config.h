@@ -28,6 +28,7 @@ struct SWorkerOptions {
   std::string device = "cpu";  // "cpu" or "cuda:N"
   int threads = 0;             // 0: the CPUs that this process may use, less the R-workers' of the same host
   std::string listen = "tcp://127.0.0.1:7100";  // tcp://HOST:PORT; port 0: any free one
+  bool pin = true;  // computing threads to CPUs; the launch script says false where a host has more threads than CPUs
   friend bool operator==(const SWorkerOptions&, const SWorkerOptions&) = default;
 };
 

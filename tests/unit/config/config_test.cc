@@ -65,7 +65,7 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   const auto config = LoadText(R"({
     "model": { "path": "./x/../model/", "dtype": "bf16", "weights": "random", "layers": 2,
                "seed": 18446744073709551615, "max_context": 1000 },
-    "sworker": { "device": "cuda:1", "threads": 8, "listen": "tcp://[::1]:7111" },
+    "sworker": { "device": "cuda:1", "threads": 8, "listen": "tcp://[::1]:7111", "pin": false },
     "rworkers": {
       "threads": 3, "kv_memory": "8GiB", "block_tokens": 16, "kv_dtype": "f16",
       "hosts": [ { "address": "cpu01:7200", "ssh": "user@cpu01", "threads": 32, "kv_memory": "200GiB" },
@@ -79,7 +79,7 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config->model, model);
   EXPECT_EQ(config->model_config.attention.num_layers, 2);
   EXPECT_EQ(config->max_context, 1000);
-  EXPECT_EQ(config->sworker, (SWorkerOptions{"cuda:1", 8, "tcp://[::1]:7111"}));
+  EXPECT_EQ(config->sworker, (SWorkerOptions{"cuda:1", 8, "tcp://[::1]:7111", false}));
   const int64_t gib = int64_t{1} << 30;
   const RWorkerHost first = {"cpu01:7200", "cpu01:7200", "user@cpu01", "", 32, 200 * gib};
   const RWorkerHost second = {"[::1]:7201", "[::]:7201", "", "/opt/fastdecode/bin", 3, 8 * gib};
@@ -119,7 +119,7 @@ TEST_F(ConfigTest, EffectiveConfigNamesEveryDocumentedKey) {
   const json effective = json::parse(ConfigToJson(*LoadWith({})));
   EXPECT_THAT(effective, SizeIs(6));
   EXPECT_THAT(effective["model"], SizeIs(6));
-  EXPECT_THAT(effective["sworker"], SizeIs(3));
+  EXPECT_THAT(effective["sworker"], SizeIs(4));
   EXPECT_THAT(effective["rworkers"], SizeIs(5));
   EXPECT_THAT(effective["pipeline"], SizeIs(3));
   EXPECT_THAT(effective["load_control"], SizeIs(3));

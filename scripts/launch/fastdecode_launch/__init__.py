@@ -1,0 +1,1 @@
+"""Brings up, watches and takes down the processes of one FastDecode deployment."""

@@ -1,0 +1,118 @@
+"""What a cluster that is up has on this host: one folder, keyed by its config's real path.
+
+/tmp and not the user's runtime folder, which is emptied when the last session ends while a
+detached cluster lives on.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import stat
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .errors import EXIT_USAGE, LaunchError
+
+
+@dataclass
+class Worker:
+    """One process of the cluster, as it was started."""
+
+    name: str  # "rworker-0", "sworker"
+    ssh: str  # empty: a process of this host
+    address: str
+    argv: list
+    cpus: str  # for taskset; "-": not pinned
+    about: str  # for its line
+
+
+@dataclass
+class State:
+    config: str
+    ssh_config: str
+    secret_file: str
+    workers: list  # R-workers in the config's order, the S-worker last
+
+    def worker(self, name):
+        for worker in self.workers:
+            if worker.name == name:
+                return worker
+        names = ", ".join(worker.name for worker in self.workers)
+        raise LaunchError(f"no worker is called {name}; there are {names}", EXIT_USAGE)
+
+
+class RunFolder:
+    def __init__(self, config):
+        self.config = os.path.realpath(config)
+        text = socket.gethostname() + "\n" + self.config
+        self.key = hashlib.sha256(text.encode()).hexdigest()[:12]
+        self.root = Path(f"/tmp/fastdecode-{os.getuid()}")
+        self.path = self.root / self.key
+        self.effective_config = self.path / "effective.json"
+
+    def create(self):
+        """Makes the folder; only this user may enter it."""
+        self._own(self.root)
+        self._own(self.path)
+
+    @staticmethod
+    def _own(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        info = folder.lstat()
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+            raise LaunchError(f"{folder} is not a folder of this user; remove it")
+        folder.chmod(0o700)
+
+    @contextmanager
+    def lock(self, say):
+        """One command at a time changes a cluster."""
+        with self._locked(self.root / f"{self.key}.lock", lambda: say(
+                "waiting for another fastdecode-cluster command on this config")):
+            yield
+
+    @contextmanager
+    def port_lock(self):
+        """Held from the choice of free ports until they are taken."""
+        with self._locked(self.root / "ports.lock", lambda: None):
+            yield
+
+    @contextmanager
+    def _locked(self, path, on_wait):
+        self._own(self.root)
+        with open(path, "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def load(self):
+        """The state, or None where nothing was brought up or all was taken down."""
+        try:
+            text = (self.path / "state.json").read_text()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if self.path.stat().st_uid != os.getuid():
+            raise LaunchError(f"{self.path} is not a folder of this user; remove it")
+        values = json.loads(text)
+        values["workers"] = [Worker(**worker) for worker in values["workers"]]
+        return State(**values)
+
+    def save(self, state):
+        self._replace(self.path / "state.json", json.dumps(asdict(state), indent=1))
+
+    def save_effective(self, config):
+        self._replace(self.effective_config, json.dumps(config, indent=2) + "\n")
+
+    @staticmethod
+    def _replace(path, text):
+        new = path.with_suffix(".new")
+        new.write_text(text)
+        new.rename(path)
+
+    def forget(self):
+        (self.path / "state.json").unlink(missing_ok=True)
