@@ -12,10 +12,12 @@ from fastdecode.interrupt import Interrupt
 
 def _add_connection(parser):
     group = parser.add_argument_group("where")
-    group.add_argument("--connect", metavar="ADDR", help="an S-worker's API, HOST:PORT")
-    group.add_argument("--config", metavar="FILE", help="a cluster's config: it is brought up for this call, "
-                       "unless it is up already")
+    either = group.add_mutually_exclusive_group(required=True)
+    either.add_argument("--connect", metavar="ADDR", help="an S-worker's API, HOST:PORT; needs --secret_file")
+    either.add_argument("--config", metavar="FILE", help="a cluster's config: it is brought up for this call, "
+                        "unless it is up already")
     group.add_argument("--secret_file", metavar="FILE", help="the cluster's secret (default: as the config says)")
+    group.add_argument("--build", metavar="DIR", help="with --config: the build folder whose programs to start")
 
 
 def _add_text(parser):
@@ -83,7 +85,9 @@ def main(argv=None):
     args = _parser().parse_args(argv)  # exits 2 on a bad flag
     sampling = _sampling(args) if hasattr(args, "max_tokens") else {}
     try:
-        with Interrupt() as interrupt, connected(args, f"fastdecode {args.command}") as client:
+        with Interrupt() as interrupt, connected(
+            args, f"fastdecode {args.command}", interrupt
+        ) as client:
             if interrupt.signum:
                 return interrupt.exit_status
             return args.run(client, args, sampling, interrupt)

@@ -1,100 +1,88 @@
 """Which S-worker to talk to: one that runs, or a cluster brought up for the call."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from fastdecode import keys
 from fastdecode.client import Client
-from fastdecode.errors import ServerLost, UsageError
+from fastdecode.errors import EXIT_DONE, EXIT_LOST, EXIT_USAGE, FastdecodeError, UsageError
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "scripts" / "launch" / "fastdecode-cluster"
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """What a client needs of a config file; the rest is the cluster's own matter."""
+class ClusterFailed(FastdecodeError):
+    """It did not come up; the launcher has said why."""
 
-    path: str
-    address: str
-    secret_file: str
-    model_path: str
+    def __init__(self, config, status):
+        super().__init__(f"the cluster of {config} did not come up (fastdecode-cluster exited {status})")
+        self.exit_status = status if status in (EXIT_USAGE, EXIT_LOST) else EXIT_LOST
 
 
-def read_config(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            config = json.load(file)
-        folder = Path(path).resolve().parent
-        return Deployment(
-            path=path,
-            address=config.get("sworker", {}).get("listen", "tcp://127.0.0.1:7100"),
-            secret_file=str(folder / config.get("transport", {}).get("secret_file", "cluster.secret")),
-            model_path=str(folder / config["model"]["path"]),
-        )
-    except OSError as error:
-        raise UsageError(f"config {path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"config {path} is no cluster's config: {error}") from None
+class Cluster:
+    """The deployment of one config file, by way of the launch script."""
 
+    def __init__(self, config, build=None):
+        if not LAUNCHER.exists():
+            raise UsageError(f"--config needs {LAUNCHER}, which is in FastDecode's repository; or use --connect")
+        if not Path(config).is_file():
+            raise UsageError(f"config {config} does not exist")
+        self.config = config
+        self._build = ["--build", build] if build else []
 
-def _launch(action, *arguments):
-    if not LAUNCHER.exists():
-        raise UsageError(f"--config needs {LAUNCHER}, which is in FastDecode's repository; or use --connect")
-    # A Ctrl-C is ours to handle: the launcher must live to take the cluster down.
-    command = [str(LAUNCHER), action, *arguments]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True).returncode
-
-
-@contextmanager
-def running(config):
-    """A cluster that is up for the time of the `with`."""
-    try:
-        status = _launch("up", "--detach", config)
-        if status:
-            error = ServerLost(f"the cluster of {config} did not come up (fastdecode-cluster exited {status})")
-            error.exit_status = status if status in (2, 3) else ServerLost.exit_status
-            raise error
-        yield
-    finally:
-        # Nothing may cut this short, or processes stay behind.
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def status(self):
+        """(API address, secret file) if all its processes are alive, else None."""
+        command = [LAUNCHER, "status", "--json", self.config]
+        process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         try:
-            _launch("down", config)
-        finally:
-            signal.signal(signal.SIGINT, previous)
+            status = json.loads(process.stdout)
+        except ValueError:
+            raise ClusterFailed(self.config, process.returncode) from None
+        return (status["sworker"], status["secret_file"]) if status["up"] else None
 
+    def up(self, interrupt=None, output=None):
+        """Returns when all is ready. A signal that `interrupt` saw takes back what was started."""
+        status = self._run(["up", "--detach", *self._build, self.config], interrupt, output)
+        if status != EXIT_DONE:
+            raise ClusterFailed(self.config, status)
 
-def _is_up(deployment):
-    """Whether an S-worker with the config's secret answers at the config's address already."""
-    if not os.path.exists(deployment.secret_file):
-        return False
-    try:
-        with Client(deployment.address, keys.load(deployment.secret_file), "fastdecode"):
-            return True
-    except ServerLost:
-        return False
+    def down(self, output=None):
+        return self._run(["down", self.config], None, output)
+
+    @staticmethod
+    def _run(arguments, interrupt, output):
+        # In a session of its own, since a Ctrl-C is ours to handle: `down` must not be cut short.
+        process = subprocess.Popen([LAUNCHER, *arguments], stdin=subprocess.DEVNULL, stdout=output or sys.stderr,
+                                   start_new_session=True)
+        told = False
+        while True:
+            try:
+                return process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                if interrupt is not None and interrupt.signum and not told:
+                    process.terminate()
+                    told = True
 
 
 @contextmanager
-def connected(args, name):
+def connected(args, name, interrupt):
     """A Client by --connect, --config and --secret_file; brings the config's cluster up if none is."""
-    if not args.connect and not args.config:
-        raise UsageError("one of --connect ADDR and --config FILE is needed")
-    deployment = read_config(args.config) if args.config else None
-    secret_file = args.secret_file or (deployment.secret_file if deployment else None)
-    if not secret_file:
-        raise UsageError("--connect needs --secret_file FILE, the cluster's secret")
+    address, secret_file = args.connect, args.secret_file
     with ExitStack() as stack:
-        if not args.connect:
-            if _is_up(deployment):
-                print(f"using the cluster that is up at {deployment.address}", file=sys.stderr)
+        if args.config:
+            cluster = Cluster(args.config, args.build)
+            found = cluster.status()
+            if found is not None:
+                print(f"fastdecode: using the cluster that is up at {found[0]}", file=sys.stderr)
             else:
-                stack.enter_context(running(args.config))
-        address = args.connect or deployment.address
+                cluster.up(interrupt)
+                stack.callback(cluster.down)
+                found = cluster.status()
+                if found is None:
+                    raise ClusterFailed(args.config, EXIT_LOST)
+            address, secret_file = found[0], secret_file or found[1]
+        if not secret_file:
+            raise UsageError("--connect needs --secret_file FILE, the cluster's secret")
         yield stack.enter_context(Client(address, keys.load(secret_file), name))

@@ -90,7 +90,11 @@ class IncrementalDecoder:
 
     def add(self, ids):
         """The text that can be shown now."""
-        self._ids.extend(ids)
+        return "".join(self._add_one(token) for token in ids)
+
+    def _add_one(self, token):
+        # One at a time: bytes of several characters in a row decode together or not at all.
+        self._ids.append(token)
         text, new = self._new_text()
         held = len(self._ids) - self._told
         if not new or (text.endswith(REPLACEMENT) and held <= MAX_HELD_TOKENS):
