@@ -68,9 +68,16 @@ class TextModel:
         """Text without special tokens. (The library's own way lets those through that are marked as normalized.)"""
         return self.tokenizer.decode([i for i in ids if i not in self._special], skip_special_tokens=False)
 
+    def context_of(self, prompt_ids):
+        """The prompt's last ids, from the beginning of a character on."""
+        count = CONTEXT_TOKENS
+        while count < len(prompt_ids) and REPLACEMENT in self.decode(prompt_ids[-count:]):
+            count *= 2
+        return list(prompt_ids[-count:])
+
     def decode_continuation(self, prompt_ids, ids):
         """Text that `ids` add to the prompt's, its leading space included."""
-        context = prompt_ids[-CONTEXT_TOKENS:]
+        context = self.context_of(prompt_ids)
         return self.decode(context + ids)[len(self.decode(context)) :]
 
 
@@ -84,7 +91,7 @@ class IncrementalDecoder:
 
     def __init__(self, text_model, prompt_ids):
         self._decode = text_model.decode
-        self._ids = list(prompt_ids[-CONTEXT_TOKENS:])
+        self._ids = text_model.context_of(prompt_ids)
         self._context = 0  # ids from here on are decoded, so that the first new one has a neighbour
         self._told = len(self._ids)  # ids before this one are out already
 

@@ -54,7 +54,8 @@ class Decoding(unittest.TestCase):
             self.assertEqual(ENGLISH, model.decode(model.encode(ENGLISH) + eos), name)
 
     def test_a_continuation_keeps_its_leading_space(self):
-        for name, model in models().items():
+        for name in ("stories260K-hf", "tiny-llama3"):  # whose words begin with their space
+            model = models()[name]
             ids = model.encode("Once upon a time there was")
             spaced = [cut for cut in range(2, len(ids)) if not model.decode(ids[:cut]).endswith(" ")
                       and model.decode(ids)[len(model.decode(ids[:cut]))] == " "]
