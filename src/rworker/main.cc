@@ -4,11 +4,13 @@
 
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "common/base/logging.h"
 #include "common/config/config.h"
 #include "common/config/secret.h"
+#include "common/flags/parse_flags.h"
 #include "rworker/server.h"
 
 DEFINE_string(listen, "127.0.0.1:7200", "HOST:PORT to listen on; port 0 picks one, which the ready line names");
@@ -80,10 +82,13 @@ int Main() {
 }  // namespace fastdecode::rworker
 
 int main(int argc, char** argv) {
-  gflags::SetVersionString("0.1.0");
-  gflags::SetUsageMessage("--listen HOST:PORT --kv_memory 8GiB --threads N --secret_file F");
-  gflags::ParseCommandLineFlags(&argc, &argv, true);
   fastdecode::InitLogging(argv[0]);
-  if (argc > 1) return fastdecode::rworker::UsageError("unexpected argument \"" + std::string(argv[1]) + "\"");
+  const fastdecode::ProgramText text{
+      "fastdecode-rworker",
+      "Holds the KV cache and computes attention for one S-worker at a time.\n"
+      "  fastdecode-rworker --listen HOST:PORT --kv_memory 8GiB --threads N --secret_file F\n"
+      "Prints one line that starts with \"ready\" when it listens; ends on SIGTERM and SIGINT.\n"
+      "Exit status: 0 ended as asked, 2 usage, 3 could not start."};
+  if (std::optional<int> status = fastdecode::ParseFlags(text, &argc, &argv)) return *status;
   return fastdecode::rworker::Main();
 }

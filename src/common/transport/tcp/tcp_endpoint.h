@@ -88,6 +88,7 @@ class TcpEndpoint final : public Endpoint {
   Status CheckHeader(const LaneState& lane, const MessageHeader& header) const;
   void Flush(LaneState& lane);
   Status Receive(LaneState& lane);  // ok: lane.recv_slot holds a whole message
+  RecvSlot TakeMessage(LaneState& lane, Lane which);
   Status Fail(Status status);
   Status StreamError(const LaneState& lane, int error) const;
   Status StreamEnd(const LaneState& lane) const;

@@ -119,22 +119,31 @@ Result<RecvSlot> TcpEndpoint::Poll() {
   CheckOwner();
   if (!dead_.ok()) return dead_;
   for (LaneState& lane : lanes_) Flush(lane);
+  Status ended;
   for (int i = 0; i < kNumLanes; ++i) {
     int which = (first_lane_ + i) % kNumLanes;
     LaneState& lane = lanes_[static_cast<size_t>(which)];
     Status status = Receive(lane);
+    if (status.ok()) {
+      first_lane_ = (which + 1) % kNumLanes;  // the other lane goes first next time: neither starves
+      return TakeMessage(lane, static_cast<Lane>(which));
+    }
     if (status.code() == StatusCode::kWouldBlock) continue;
-    if (!status.ok()) return Fail(std::move(status));
-    first_lane_ = (which + 1) % kNumLanes;  // the other lane goes first next time: neither starves
-    int index = lane.recv_slot;
-    lane.recv_slot = -1;
-    lane.recv_state[static_cast<size_t>(index)] = SlotState::kCaller;
-    ++stats_.received_messages;
-    stats_.received_bytes += lane.received;
-    return RecvSlot{static_cast<Lane>(which), index, {recv_slot(lane, index), lane.received}, clock_.NowNs()};
+    if (status.code() == StatusCode::kDataLoss) return Fail(std::move(status));
+    ended = std::move(status);  // the peer's last words may wait in the other lane
   }
+  if (!ended.ok()) return Fail(std::move(ended));
   if (!send_failed_.ok()) return Fail(send_failed_);
   return WouldBlock();
+}
+
+RecvSlot TcpEndpoint::TakeMessage(LaneState& lane, Lane which) {
+  int index = lane.recv_slot;
+  lane.recv_slot = -1;
+  lane.recv_state[static_cast<size_t>(index)] = SlotState::kCaller;
+  ++stats_.received_messages;
+  stats_.received_bytes += lane.received;
+  return RecvSlot{which, index, {recv_slot(lane, index), lane.received}, clock_.NowNs()};
 }
 
 void TcpEndpoint::Release(const RecvSlot& slot) {

@@ -1,0 +1,33 @@
+// What a transport gives to the contract suite: two connected endpoints, and a way to put
+// raw bytes in the place of one of them.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <span>
+#include <string>
+
+#include "common/transport/transport.h"
+
+namespace fastdecode {
+
+// One end without an Endpoint: writes what it likes, and can close.
+class RawEnd {
+ public:
+  virtual ~RawEnd() = default;  // closes
+  // False: the other end does not take any more.
+  virtual bool Write(Lane lane, std::span<const std::byte> bytes) = 0;
+};
+
+struct TransportFactory {
+  std::string name;
+  // Two ends of one connection with the same options on both (lanes mirrored are the same).
+  std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<Endpoint>> (*connect)(const EndpointOptions& options);
+  std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<RawEnd>> (*connect_raw)(const EndpointOptions& options);
+};
+
+inline void PrintTo(const TransportFactory& factory, std::ostream* out) { *out << factory.name; }
+
+TransportFactory TcpFactory();
+
+}  // namespace fastdecode
