@@ -44,6 +44,8 @@ class RandomReader final : public WeightReader {
     table_ = at::special_ndtri(slices).mul_(kDeviation);
   }
 
+  bool Has(const std::string&) const override { return true; }
+
   Status Fill(const std::string& name, const at::Tensor& out) override {
     if (name.ends_with("norm.weight")) {
       out.fill_(1);

@@ -18,6 +18,8 @@ class CheckpointReader final : public WeightReader {
  public:
   explicit CheckpointReader(Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
+  bool Has(const std::string& name) const override { return !checkpoint_.DtypeOf(name).empty(); }
+
   Status Fill(const std::string& name, const at::Tensor& out) override {
     FD_ASSIGN_OR_RETURN(const TensorView* view, checkpoint_.Find(name, out.sizes()));
     const at::ScalarType dtype = ScalarTypeOf(view->dtype);
@@ -114,11 +116,15 @@ Result<LayerWeights> ReadLayer(WeightReader& reader, const ModelConfig& config, 
 
 Result<OuterWeights> ReadOuter(WeightReader& reader, const ModelConfig& config, at::ScalarType dtype) {
   Assembler read(reader, dtype);
+  constexpr const char* kEmbedding = "model.embed_tokens.weight";
+  constexpr const char* kHead = "lm_head.weight";
+  const std::vector<int64_t> shape = {config.vocab_size, config.hidden_size};
+  const bool tied = config.tie_word_embeddings;
   OuterWeights w;
-  w.embedding = read.Read("model.embed_tokens.weight", {config.vocab_size, config.hidden_size});
+  // Of two tied tensors a checkpoint keeps one, and some keep the head.
+  w.embedding = read.Read(tied && !reader.Has(kEmbedding) && reader.Has(kHead) ? kHead : kEmbedding, shape);
   w.norm = read.Read("model.norm.weight", {config.hidden_size});
-  w.head =
-      config.tie_word_embeddings ? w.embedding : read.Read("lm_head.weight", {config.vocab_size, config.hidden_size});
+  w.head = tied ? w.embedding : read.Read(kHead, shape);
   FD_RETURN_IF_ERROR(read.status());
   return w;
 }

@@ -36,6 +36,7 @@ struct OuterWeights {
 class WeightReader {
  public:
   virtual ~WeightReader() = default;
+  virtual bool Has(const std::string& name) const = 0;
   // Writes the tensor of that Hugging Face name and of out's shape to out, which is
   // contiguous, on the CPU, and of the compute dtype.
   virtual Status Fill(const std::string& name, const at::Tensor& out) = 0;
