@@ -3,7 +3,7 @@ set(FASTDECODE_TEST_ENVIRONMENT "")
 if(FASTDECODE_SANITIZE)
   list(JOIN FASTDECODE_SANITIZE "," sanitizers)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${sanitizers}>
-    $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all> -fno-omit-frame-pointer -g1)
+    $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all> -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${sanitizers})
   # A daemon of a test that finds an error must end with it, not go on.
   set(FASTDECODE_TEST_ENVIRONMENT "ASAN_OPTIONS=halt_on_error=1:detect_stack_use_after_return=1"

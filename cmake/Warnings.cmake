@@ -3,7 +3,7 @@ add_library(fastdecode_warnings INTERFACE)
 set(warnings -Wall -Wextra -Wconversion -Wno-psabi)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC 12 sees overlaps in std::string's own operator+ (GCC bug 105651).
-  target_compile_options(fastdecode_warnings INTERFACE -Wno-restrict)
+  list(APPEND warnings -Wno-restrict)
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   list(APPEND warnings -Wthread-safety)
