@@ -19,11 +19,7 @@ bool ReceiveZmqEvent(void* monitor, ZmqEvent* event) {
 
 std::string DescribeHandshakeFailure(const ZmqEvent& event) {
   if (event.type == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return "it does not know the secret (its key is not the clients')";
-  if (event.type == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
-    return event.value == EPROTO || event.value == EINVAL || event.value == EMSGSIZE || event.value == EAGAIN
-               ? "what it sent is not the ZeroMQ protocol"
-               : "the connection ended during the handshake";
-  }
+  if (event.type == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return "the connection ended during the handshake";
   switch (event.value) {
     case ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
       return "it came without CURVE encryption";

@@ -7,6 +7,7 @@
 #include <array>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/logging.h"
 
 namespace fastdecode {
@@ -87,6 +88,7 @@ void ApiGate::FollowConnections() {
   while (ReceiveZmqEvent(monitor_.get(), &event)) {
     if (event.type == ZMQ_EVENT_ACCEPTED) {
       Connection connection;
+      connection.accepted_ns = NowNs();
       if (std::string address = PeerAddress(event.value); !address.empty()) connection.address = std::move(address);
       connections_[event.value] = std::move(connection);
     } else if (event.type == ZMQ_EVENT_DISCONNECTED) {
@@ -100,14 +102,18 @@ void ApiGate::FollowConnections() {
 void ApiGate::OnDisconnected(int fd) {
   const Connection connection = std::move(connections_[fd]);
   connections_.erase(fd);
-  const std::string failure = std::exchange(failure_, "");
+  std::string failure = std::exchange(failure_, "");
   if (connection.said_something) {
     LOG(INFO) << "API: connection from " << connection.address << " closed";
-  } else {
-    LOG(WARNING) << "API: refused a connection from " << connection.address << ": "
-                 << (failure.empty() ? "what it sent is not the API's protocol, or it left before it had said hello"
-                                     : failure);
+    return;
   }
+  // ZeroMQ has no event for these two.
+  if (NowNs() - connection.accepted_ns > int64_t{kApiHandshakeMs} * 1000000) {
+    failure = "it did not complete the handshake within " + std::to_string(kApiHandshakeMs / 1000) + " s";
+  } else if (failure.empty()) {
+    failure = "what it sent is not the API's protocol, or it left before it had said hello";
+  }
+  LOG(WARNING) << "API: refused a connection from " << connection.address << ": " << failure;
 }
 
 }  // namespace fastdecode

@@ -12,6 +12,8 @@
 
 namespace fastdecode {
 
+inline constexpr int kApiHandshakeMs = 5000;  // A connection that takes longer is closed.
+
 class ApiGate {
  public:
   // Binds the authentication endpoint of `context` and watches `router`, which must not be
@@ -30,7 +32,8 @@ class ApiGate {
 
  private:
   struct Connection {
-    std::string address = "an address that is already gone";
+    std::string address = "a peer that is already gone";  // ZeroMQ tells no more once it has closed the socket.
+    int64_t accepted_ns = 0;
     bool said_something = false;
   };
 

@@ -30,7 +30,6 @@ namespace {
 constexpr int kSendQueueMessages = 4096;    // A client that is this far behind is lagging.
 constexpr int kReceiveQueueMessages = 256;  // Beyond it, TCP holds the client back.
 constexpr int kReceivesPerRound = 256;
-constexpr int kHandshakeMs = 5000;
 constexpr int kFlushMs = 2000;
 
 // The request as the core knows it.
@@ -130,7 +129,7 @@ Status ApiServer::Impl::Open(std::span<const uint8_t, 32> secret) {
   SetZmqOption(router, ZMQ_SNDHWM, kSendQueueMessages);
   SetZmqOption(router, ZMQ_RCVHWM, kReceiveQueueMessages);
   SetZmqOption(router, ZMQ_LINGER, kFlushMs);
-  SetZmqOption(router, ZMQ_HANDSHAKE_IVL, kHandshakeMs);
+  SetZmqOption(router, ZMQ_HANDSHAKE_IVL, kApiHandshakeMs);
   SetZmqOption(router, ZMQ_HEARTBEAT_IVL, kApiHeartbeatMs);
   SetZmqOption(router, ZMQ_HEARTBEAT_TIMEOUT, kApiSilenceMs);
   SetZmqOption(router, ZMQ_IPV6, v6 ? 1 : 0);
