@@ -32,7 +32,9 @@ Result<std::unique_ptr<RWorkerServer>> RWorkerServer::Start(const ServerOptions&
   FD_RETURN_IF_ERROR(InitCrypto());
   std::unique_ptr<RWorkerServer> server(new RWorkerServer());
   kernels::KernelChoice choice = kernels::ChooseDecodeAttention(options.kernel, kernels::DetectCpuFeatures());
-  if (choice.kernel == nullptr) return Status(StatusCode::kUnimplemented, choice.error);
+  if (choice.kernel == nullptr) {
+    return Status(options.kernel == "auto" ? StatusCode::kUnimplemented : StatusCode::kInvalidArgument, choice.error);
+  }
   server->kernel_ = choice.kernel;
   server->threads_ = options.threads > 0 ? options.threads : AllowedThreads();
 

@@ -1,0 +1,179 @@
+// Processes that die, freeze, vanish or are told to stop; with the real program.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "tests/integration/rworker/harness.h"
+#include "tests/integration/rworker/raw_client.h"
+#include "tests/integration/rworker/session_client.h"
+
+namespace fastdecode {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using testing::HasSubstr;
+
+void ExpectWorks(PoolHarness::Joined& joined) {
+  SessionClient client(joined.endpoint.get(), SmallSession().shape);
+  client.Prefill(1, 20);
+  EXPECT_LT(client.Step(0, {1}), 2e-3);
+}
+
+TEST(RWorkerFailure, KilledIsNoticedAtOnceAndTakenBackWithANewLife) {
+  auto rworker = std::make_unique<RWorkerProcess>();
+  int port = rworker->port();
+  PoolHarness pool({rworker->address()});
+  PoolHarness::Joined joined = pool.WaitJoined();
+  ExpectWorks(joined);
+  auto killed = steady_clock::now();
+  rworker->Signal(SIGKILL);
+  PoolHarness::Lost lost = pool.WaitLost();
+  EXPECT_LT(steady_clock::now() - killed, milliseconds(SmallSession().peer_timeout_ms)) << "sooner than by silence";
+  EXPECT_EQ(lost.incarnation, joined.grant.incarnation);
+  EXPECT_THAT(lost.reason.message(), HasSubstr(rworker->address()));
+  SessionClient client(joined.endpoint.get(), SmallSession().shape);
+  EXPECT_EQ(client.Receive().status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(pool.pool().stats(0).incarnation, 0U);
+  ASSERT_EQ(pool.pool().missing().size(), 1U);
+
+  rworker.reset();
+  RWorkerProcess again({}, port);
+  PoolHarness::Joined rejoined = pool.WaitJoined();
+  EXPECT_NE(rejoined.grant.incarnation, joined.grant.incarnation);
+  ExpectWorks(rejoined);
+  EXPECT_TRUE(pool.pool().missing().empty());
+}
+
+TEST(RWorkerFailure, FrozenIsNoticedWithinItsTimeoutAndTakenBackWhenItThaws) {
+  RWorkerProcess rworker;
+  PoolHarness pool({rworker.address()});
+  PoolHarness::Joined joined = pool.WaitJoined();
+  ExpectWorks(joined);
+  auto frozen = steady_clock::now();
+  rworker.Signal(SIGSTOP);
+  PoolHarness::Lost lost = pool.WaitLost();
+  auto took = steady_clock::now() - frozen;
+  EXPECT_GE(took, milliseconds(SmallSession().peer_timeout_ms - 2 * SmallSession().heartbeat_ms));
+  EXPECT_LT(took, milliseconds(SmallSession().peer_timeout_ms + 10 * SmallSession().heartbeat_ms));
+  EXPECT_EQ(lost.reason.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(lost.reason.message(), HasSubstr("silent for"));
+  joined.endpoint.reset();
+  std::this_thread::sleep_for(milliseconds(500));
+  rworker.Signal(SIGCONT);
+  PoolHarness::Joined rejoined = pool.WaitJoined();
+  EXPECT_NE(rejoined.grant.incarnation, joined.grant.incarnation);
+  ExpectWorks(rejoined);
+}
+
+TEST(RWorkerFailure, AVanishedSWorkerFreesTheCacheForTheNext) {
+  RWorkerProcess rworker;
+  {
+    PoolHarness pool({rworker.address()});
+    PoolHarness::Joined joined = pool.WaitJoined();
+    SessionClient client(joined.endpoint.get(), SmallSession().shape);
+    for (uint64_t sequence = 1; sequence <= 5; ++sequence) client.Prefill(sequence, 100);
+    EXPECT_LT(pool.FreshStats().free_blocks, joined.grant.kv_blocks);
+  }
+  PoolHarness next({rworker.address()});
+  next.WaitJoined();
+  RWorkerStats stats = next.FreshStats();
+  EXPECT_EQ(stats.free_blocks, stats.total_blocks);
+  EXPECT_EQ(stats.sequences, 0);
+}
+
+TEST(RWorkerFailure, AFrozenSWorkerLosesItsPlaceAfterItsTimeout) {
+  RWorkerProcess rworker;
+  RawClient control(rworker.address());
+  ASSERT_TRUE(control.Prove(TestSecret().key).ok());
+  SessionOptions options = SmallSession();
+  options.name = "frozen";
+  auto begin = steady_clock::now();
+  control.WriteFrame(OpenFrom(options));
+  SessionGrant grant;
+  ASSERT_TRUE(control.ReadFrame(grant));
+  RawClient decode(rworker.address()), bulk(rworker.address());
+  ASSERT_TRUE(decode.Prove(control.session_key(), Purpose::kDecode, grant.incarnation).ok());
+  ASSERT_TRUE(bulk.Prove(control.session_key(), Purpose::kBulk, grant.incarnation).ok());
+
+  PoolHarness pool({rworker.address()});
+  PoolHarness::Joined joined = pool.WaitJoined();
+  EXPECT_GE(steady_clock::now() - begin, milliseconds(options.peer_timeout_ms - 100));
+  EXPECT_EQ(rworker.CountLog("S-worker \"frozen\""), 2) << rworker.log();  // its start and its end
+  EXPECT_EQ(rworker.CountLog("it has been silent for"), 1);
+  EXPECT_TRUE(decode.PeerClosed());
+  ExpectWorks(joined);
+}
+
+TEST(RWorkerFailure, TermSaysGoodbyeAndExitsWithZero) {
+  for (int signal : {SIGTERM, SIGINT}) {
+    RWorkerProcess rworker;
+    PoolHarness pool({rworker.address()});
+    PoolHarness::Joined joined = pool.WaitJoined();
+    ExpectWorks(joined);
+    auto asked = steady_clock::now();
+    rworker.Signal(signal);
+    EXPECT_EQ(rworker.WaitExit(), 0);
+    EXPECT_LT(steady_clock::now() - asked, milliseconds(2000));
+    EXPECT_THAT(pool.WaitLost().reason.message(), HasSubstr("the R-worker is shutting down"));
+  }
+  RWorkerProcess idle;
+  idle.Signal(SIGTERM);
+  EXPECT_EQ(idle.WaitExit(), 0);
+}
+
+TEST(RWorkerFailure, TheLogHasNoLineAMessage) {
+  RWorkerProcess rworker;
+  PoolHarness pool({rworker.address()});
+  PoolHarness::Joined joined = pool.WaitJoined();
+  SessionClient client(joined.endpoint.get(), SmallSession().shape);
+  client.set_check(false);
+  client.Prefill(1, 10);
+  std::string before = rworker.log();
+  for (int i = 0; i < 200; ++i) client.Step(0, {1});
+  pool.FreshStats();
+  EXPECT_EQ(rworker.log(), before);
+}
+
+TEST(RWorkerProgram, UsageErrorsAndStartFailuresHaveTheirStatus) {
+  TempFolder folder;
+  std::string secret = folder.File("secret");
+  std::ofstream(secret) << std::string(64, 's');
+  std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
+  const std::string with_secret = "--secret_file=" + secret;
+  struct Case {
+    std::vector<std::string> flags;
+    int status;
+    const char* says;
+  };
+  RWorkerProcess taken;
+  const Case cases[] = {
+      {{"--help"}, 0, "--kv_memory"},
+      {{"--version"}, 0, "fastdecode-rworker 0."},
+      {{"--no_such_flag"}, 2, "no_such_flag"},
+      {{"--threads=many", with_secret}, 2, "many"},
+      {{"stray", with_secret}, 2, "stray"},
+      {{}, 2, "--secret_file"},
+      {{"--secret_file=" + folder.File("none")}, 2, "does not exist"},
+      {{with_secret, "--transport=verbs"}, 2, "--transport verbs is not in this build"},
+      {{with_secret, "--transport=shm"}, 2, "--transport shm is not in this build"},
+      {{with_secret, "--transport=pigeon"}, 2, "expected auto or tcp"},
+      {{with_secret, "--kv_memory=lots"}, 2, "lots"},
+      {{with_secret, "--listen=nowhere"}, 2, "HOST:PORT"},
+      {{with_secret, "--kernel=f99"}, 2, "f99"},
+      {{with_secret, "--listen=" + taken.address()}, 3, "the port is in use"},
+      {{with_secret, "--listen=127.0.0.1:0", "--kv_memory=1000000GiB"}, 3, "fastdecode-rworker: "},
+  };
+  for (const Case& c : cases) {
+    ProgramEnd end = RunRWorker(c.flags);
+    EXPECT_EQ(end.status, c.status) << end.output;
+    EXPECT_THAT(end.output, HasSubstr(c.says));
+  }
+}
+
+}  // namespace
+}  // namespace fastdecode
