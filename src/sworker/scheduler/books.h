@@ -1,6 +1,6 @@
 // What the scheduler knows: its sequences, its R-workers, and each (R-worker, mini-batch)
-// pair's load. Only data and the questions that can be answered from it; scheduler.cc moves
-// sequences from phase to phase, placement.h chooses where a new one goes.
+// pair's load; and the moves from phase to phase, which keep all of it consistent. What
+// moves when is decided elsewhere: admission.h, placement.h, pacing.h, passes.h.
 #pragma once
 
 #include <cstdint>
@@ -39,14 +39,17 @@ struct Sequence {
   // The most cached tokens that one of its steps reads.
   int64_t final_tokens() const { return decode_steps == 0 ? 0 : prompt + decode_steps; }
   // Cached tokens that its steps read, all together.
-  int64_t total_workload() const { return decode_steps * prompt + decode_steps * (decode_steps + 1) / 2; }
+  int64_t total_workload() const { return workload_of(decode_steps); }
+  int64_t workload_of(int64_t steps) const { return steps * prompt + steps * (steps + 1) / 2; }
 };
 
 struct Pair {
   LoadTracker tracker;             // what has joined; tracker.step(): the next pass
-  int64_t planned_workload = 0;    // W of the last planned pass, which may still run
   std::vector<Sequence*> active;   // kDecoding, in the order of joining
   std::vector<Sequence*> pending;  // kPrefilling and kReady
+  int64_t planned_workload = 0;    // W of the last planned pass, which may still run
+  int64_t live_workload = 0;       // the same, less what has ended since
+  double start_tokens = 1;         // pacing: a sequence that starts takes one
 
   // `tracker` with all pending sequences joining at the next pass.
   const LoadTracker& Projection();
@@ -74,6 +77,7 @@ struct RWorker {
 struct Demand {
   int64_t sequences = 0;  // that decode at all
   double decode_steps = 0;
+  double squared_steps = 0;  // each one's decode steps, squared
   double final_tokens = 0;
   double workload = 0;     // of all steps
   double block_steps = 0;  // KV blocks x steps
@@ -81,7 +85,36 @@ struct Demand {
   void Add(const Sequence& sequence, int64_t blocks, int sign);
 };
 
-struct Books {
+// Owns the sequences; pointers to them stay good until Forget.
+class Books {
+ public:
+  explicit Books(const SchedulerOptions& scheduler_options);
+
+  RWorker& rworker(int index);
+  Pair& pair_of(const Sequence& s) { return rworker(s.rworker).pairs[static_cast<size_t>(s.mini_batch)]; }
+  Sequence* Find(SequenceId id);  // null: unknown
+
+  int64_t Blocks(const Sequence& s) const { return (s.tokens + options.block_tokens - 1) / options.block_tokens; }
+  int64_t mini_batch_capacity() const { return (options.max_batch + options.mini_batches - 1) / options.mini_batches; }
+  // W that one R-worker may reach, over all mini-batches.
+  int64_t LimitOf(int64_t kv_blocks, double speed) const;
+  // Could the empty R-worker take it?
+  bool FitsEmpty(const RWorker& rworker, const Sequence& s) const;
+  bool FitsSomewhere(const Sequence& s) const;  // empty, on one that has ever joined
+  bool FitsLive(const Sequence& s) const;       // empty, on one that is there now
+
+  void Enqueue(const Sequence& sequence);
+  void DropWaiting(Sequence& s);  // forgets it
+  // Out of the queue; takes a slot and KV blocks: kPrefilling.
+  void TakePlace(Sequence& s, int rworker, int mini_batch);
+  // kPrefilling to kReady, or to kSpent if token 1 is its only one.
+  void Prefilled(Sequence& s);
+  // kReady to kDecoding from the next pass of `mini_batch` on; the caller keeps rworker.ready.
+  void Join(Sequence& s, int mini_batch);
+  // Out of its mini-batch and of max_batch, from any phase in flight; its KV blocks stay: kReleasing.
+  void LeavePlace(Sequence& s);
+  void Forget(const Sequence& s) { sequences.erase(SequenceId{s.id}); }
+
   SchedulerOptions options;
   std::unordered_map<SequenceId, Sequence> sequences;  // every one not yet forgotten
   std::map<uint64_t, Sequence*> waiting;               // by order of arrival
@@ -90,12 +123,8 @@ struct Books {
   int64_t in_flight = 0;
   Demand demand;
 
-  int64_t Blocks(int64_t tokens) const { return (tokens + options.block_tokens - 1) / options.block_tokens; }
-  int64_t mini_batch_capacity() const { return (options.max_batch + options.mini_batches - 1) / options.mini_batches; }
-  // W that one R-worker may reach, over all mini-batches.
-  int64_t LimitOf(int64_t kv_blocks, double speed) const;
-  // Could the empty R-worker take it?
-  bool FitsEmpty(const RWorker& rworker, const Sequence& sequence) const;
+ private:
+  uint64_t next_order_ = 0;
 };
 
 }  // namespace fastdecode

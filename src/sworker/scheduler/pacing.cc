@@ -6,45 +6,87 @@
 namespace fastdecode {
 namespace {
 
+// Standard deviation of the decode steps over their mean, from which on lengths spread the
+// ages well enough by themselves.
+constexpr double kEqualLengths = 0.15;
+
 // How far the peak may pass the steady state's W when no measured limit is given. Short
 // outputs behind long prompts barely change W as they age, and start all at once.
 constexpr double kPeakTolerance = 1.05;
 
+bool NearlyEqual(const Demand& demand) {
+  const double n = static_cast<double>(demand.sequences);
+  const double mean = demand.decode_steps / n;
+  return demand.squared_steps / n - mean * mean < kEqualLengths * kEqualLengths * mean * mean;
+}
+
 }  // namespace
 
-Pace ComputePace(const Books& books) {
+Pacer::Pacer(const SchedulerOptions& options) : interval_rounds_(std::max(1, options.interval_steps)) {}
+
+bool Pacer::Paces(const Books& books) const {
   const Demand& demand = books.demand;
-  if (demand.sequences <= 0) return {.rate = 1.0, .burst = static_cast<double>(books.options.max_batch)};
+  // With nothing in flight no round would ever bring a token.
+  if (!books.options.load_control || !books.options.pacing || demand.sequences == 0 || books.in_flight == 0) {
+    return false;
+  }
+  if (!NearlyEqual(demand)) return false;
   double limit = 0;
-  double blocks = 0;
+  double rate = 0;
   for (const RWorker& rworker : books.rworkers) {
     if (!rworker.live) continue;
     limit += static_cast<double>(rworker.limit);
-    blocks += static_cast<double>(rworker.total_blocks);
+    rate += Rate(books, rworker) * books.options.mini_batches;
   }
-  const double n = static_cast<double>(demand.sequences);
-  Pace pace;
-  pace.rate = n * std::min({books.options.max_batch / demand.decode_steps, limit / demand.workload,
-                            blocks / demand.block_steps});
-
   // If `level` sequences start now and those up to `full` follow at the rate, the first ones'
   // end sees full * final - (full - level)^2 / (2 rate) cached tokens: solved for `level`.
-  const double full = std::min(n, pace.rate * demand.decode_steps / n);
-  const double steady = kPeakTolerance * pace.rate * demand.workload / n;
+  const double n = static_cast<double>(demand.sequences);
+  const double full = std::min(n, rate * demand.decode_steps / n);
+  const double steady = kPeakTolerance * rate * demand.workload / n;
   const double target = books.options.workload_limit > 0 ? limit : std::min(limit, steady);
   const double excess = std::max(0.0, full * demand.final_tokens / n - target);
-  pace.burst = full - std::sqrt(2 * pace.rate * excess);
-  return pace;
+  const double level = full - std::sqrt(2 * rate * excess);
+  return static_cast<double>(books.in_flight) >= level;
 }
 
-Pacer::Pacer(int interval_rounds) : interval_rounds_(std::max(1, interval_rounds)) {}
+double Pacer::Rate(const Books& books, const RWorker& rworker) const {
+  const Demand& demand = books.demand;
+  if (demand.sequences == 0) return 1;
+  const double n = static_cast<double>(demand.sequences);
+  double speeds = 0;
+  for (const RWorker& r : books.rworkers) speeds += r.live ? r.speed : 0;
+  const double slots = books.options.max_batch * rworker.speed / speeds;
+  // W saws: a pair's peak lies half a sequence above its mean.
+  const double limit = static_cast<double>(rworker.limit);
+  const double mean_limit = std::max(limit / 2, limit - books.options.mini_batches * demand.final_tokens / n / 2);
+  return n / books.options.mini_batches *
+         std::min({slots / demand.decode_steps, mean_limit / demand.workload,
+                   static_cast<double>(rworker.total_blocks) / demand.block_steps});
+}
 
-void Pacer::OnRound(double rate) {
+void Pacer::OnRound(Books& books) {
   if (++rounds_ < interval_rounds_) return;
-  tokens_ += rate * rounds_;
+  for (RWorker& rworker : books.rworkers) {
+    if (!rworker.live) continue;
+    const double earned = Rate(books, rworker) * rounds_;
+    for (Pair& pair : rworker.pairs) pair.start_tokens += earned;
+  }
   rounds_ = 0;
 }
 
-void Pacer::Trim(double rate) { tokens_ = std::min(tokens_, std::max(1.0, rate * interval_rounds_)); }
+void Pacer::Refund(Books& books, const Sequence& s) {
+  Pair& pair = books.pair_of(s);
+  if (s.phase == Phase::kSpent || s.decode_steps == 0) return;
+  const int64_t made = s.phase == Phase::kDecoding ? pair.tracker.step() - s.load.start : 0;
+  pair.start_tokens += 1 - static_cast<double>(s.workload_of(made)) / static_cast<double>(s.total_workload());
+}
+
+void Pacer::Trim(Books& books) const {
+  for (RWorker& rworker : books.rworkers) {
+    if (!rworker.live) continue;
+    const double most = std::max(1.0, Rate(books, rworker) * interval_rounds_);
+    for (Pair& pair : rworker.pairs) pair.start_tokens = std::min(pair.start_tokens, most);
+  }
+}
 
 }  // namespace fastdecode

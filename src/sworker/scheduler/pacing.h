@@ -1,43 +1,38 @@
-// How fast sequences may start: spreads their ages, so that W stays near its mean.
+// How fast sequences of nearly equal length may start: spreads their ages, so that W stays
+// near its mean.
 //
 // A limit on W alone would let the first arrivals take all of it at once: half a batch of
 // one age, nobody else until they end, and so on in waves. The paper starts M = B*F/S
-// sequences every F steps; here lengths differ, so joins get a rate, lambda, at which the
-// scarcest of three things (slots, W, KV blocks) would just be full all the time.
+// sequences every F steps; here each (R-worker, mini-batch) pair earns start tokens at the
+// rate at which the scarcest of three things (slots, W, KV blocks) would just be full all
+// the time. By pair, since it is the spacing within a pair that flattens its W. Lengths that
+// differ spread the ages by themselves, and pacing them only costs: docs/scheduler.md has
+// the figures behind each choice here.
 #pragma once
-
-#include <cstdint>
 
 #include "sworker/scheduler/books.h"
 
 namespace fastdecode {
 
-struct Pace {
-  double rate = 0;   // sequences a round (one pass of every mini-batch)
-  double burst = 0;  // in flight, up to which starting at once keeps the later peak within the target
-};
-
-// From what waits and what is in flight, and the live R-workers.
-Pace ComputePace(const Books& books);
-
-// Tokens for starts: `rate` a round, and one for each sequence that ends, since its slot is
-// free again.
 class Pacer {
  public:
-  // interval_rounds: grant that many rounds' tokens together; 0: every round.
-  explicit Pacer(int interval_rounds);
+  explicit Pacer(const SchedulerOptions& options);
 
-  void OnRound(double rate);
-  void OnEnd() { tokens_ += 1; }
-  bool Ready() const { return tokens_ >= 1; }
-  void Take() { tokens_ -= 1; }
-  // What is left over after planning does not pile up beyond one micro-batch.
-  void Trim(double rate);
+  // Whether a start takes a token now: what waits and is in flight is nearly of one length,
+  // and so much is in flight that starting one more at once would show in the later peak.
+  bool Paces(const Books& books) const;
+  // A round is over: every pair earns its rate, in one grant each interval_steps rounds.
+  void OnRound(Books& books);
+  // A sequence in flight ends: what it leaves unused of the W that its token stood for.
+  static void Refund(Books& books, const Sequence& s);
+  // What planning left over does not pile up beyond one micro-batch.
+  void Trim(Books& books) const;
 
  private:
+  double Rate(const Books& books, const RWorker& rworker) const;  // sequences a round, for each of its pairs
+
   int interval_rounds_;
   int rounds_ = 0;  // since the last grant
-  double tokens_ = 1;
 };
 
 }  // namespace fastdecode

@@ -21,6 +21,29 @@ JoinVerdict Judge(const Books& books, const RWorker& rworker, const Sequence& se
   return peak + others > rworker.limit ? JoinVerdict::kRWorkerFull : JoinVerdict::kFits;
 }
 
+// Rounds until `rworker` has the KV blocks for `head`, if every sequence there makes all its
+// tokens, starting now if it has not yet, and `other` (may be null) comes before.
+int64_t RoundsUntilFree(const Books& books, const RWorker& rworker, const Sequence& head, const Sequence* other) {
+  int64_t missing = books.Blocks(head) + rworker.reserved_blocks - rworker.total_blocks;
+  if (other != nullptr) missing += books.Blocks(*other);
+  if (missing <= 0) return 0;
+  std::vector<std::pair<int64_t, int64_t>> ends;  // rounds from now, blocks
+  int64_t held = 0;
+  for (const Pair& pair : rworker.pairs) {
+    for (const Sequence* s : pair.pending) ends.emplace_back(s->decode_steps, books.Blocks(*s));
+    for (const Sequence* s : pair.active) {
+      ends.emplace_back(s->load.end + 1 - pair.tracker.step(), books.Blocks(*s));
+    }
+  }
+  for (const auto& [rounds, blocks] : ends) held += blocks;
+  ends.emplace_back(0, rworker.reserved_blocks - held);  // of those that have ended
+  if (other != nullptr) ends.emplace_back(other->decode_steps, books.Blocks(*other));
+  std::sort(ends.begin(), ends.end());
+  auto next = ends.begin();
+  while (missing > next->second) missing -= next++->second;
+  return next->first;
+}
+
 int64_t PeakWith(const LoadTracker& tracker, const Sequence& sequence) {
   if (sequence.decode_steps == 0) return tracker.Peak();
   return tracker.PeakWith(sequence.prompt + 1, sequence.decode_steps);
@@ -28,12 +51,12 @@ int64_t PeakWith(const LoadTracker& tracker, const Sequence& sequence) {
 
 }  // namespace
 
-std::optional<Place> FindPlace(Books& books, const Sequence& sequence) {
+std::optional<Place> FindPlace(Books& books, const Sequence& sequence, bool paced) {
   std::optional<Place> best;
   double best_peak = std::numeric_limits<double>::infinity();
   size_t best_size = 0;
   if (books.in_flight >= books.options.max_batch) return best;
-  const int64_t blocks = books.Blocks(sequence.tokens);
+  const int64_t blocks = books.Blocks(sequence);
   for (int r = 0; r < static_cast<int>(books.rworkers.size()); ++r) {
     RWorker& rworker = books.rworkers[static_cast<size_t>(r)];
     if (!rworker.live || rworker.reserved_blocks + blocks > rworker.total_blocks) continue;
@@ -42,6 +65,7 @@ std::optional<Place> FindPlace(Books& books, const Sequence& sequence) {
     for (int m = 0; m < books.options.mini_batches; ++m) {
       if (books.mini_batch_sizes[static_cast<size_t>(m)] >= books.mini_batch_capacity()) continue;
       Pair& pair = rworker.pairs[static_cast<size_t>(m)];
+      if (paced && pair.start_tokens < 1) continue;
       const int64_t peak = PeakWith(pair.Projection(), sequence);
       const int64_t others = peaks - std::max(pair.planned_workload, pair.Projection().Peak());
       if (Judge(books, rworker, sequence, peak, others) != JoinVerdict::kFits) continue;
@@ -66,72 +90,49 @@ JoinVerdict CheckJoin(const Books& books, const RWorker& rworker, int mini_batch
   return Judge(books, rworker, sequence, PeakWith(tracker, sequence), others);
 }
 
-Reservation::Reservation(Books& books, const Sequence& head) : books_(books), head_(head) {
+Reservation::Reservation(Books& books, const Sequence& head, int rworker) : books_(books), head_(head) {
   wait_ = std::numeric_limits<int64_t>::max();
   for (int r = 0; r < static_cast<int>(books.rworkers.size()); ++r) {
-    RWorker& rworker = books.rworkers[static_cast<size_t>(r)];
-    if (!rworker.live || !books.FitsEmpty(rworker, head)) continue;
+    const RWorker& candidate = books.rworkers[static_cast<size_t>(r)];
+    if ((rworker >= 0 && r != rworker) || !candidate.live || !books.FitsEmpty(candidate, head)) continue;
     for (int m = 0; m < books.options.mini_batches; ++m) {
-      const Place place{r, m};
-      const int64_t wait = Wait(place, {.projection = &rworker.pairs[static_cast<size_t>(m)].Projection()});
+      const int64_t wait = Wait({r, m}, nullptr, 0);
       if (wait < wait_) {
         wait_ = wait;
-        place_ = place;
+        place_ = {r, m};
       }
     }
   }
 }
 
-int64_t Reservation::Wait(const Place& place, const Joining& extra) const {
+int64_t Reservation::Wait(const Place& place, const Sequence* other, int other_mini_batch) const {
   RWorker& rworker = books_.rworkers[static_cast<size_t>(place.rworker)];
-  int64_t missing = books_.Blocks(head_.tokens) + rworker.reserved_blocks + extra.blocks - rworker.total_blocks;
-  int64_t wait = 0;
-  if (missing > 0) {
-    std::vector<std::pair<int64_t, int64_t>> frees;  // rounds from now, blocks
-    frees.emplace_back(extra.steps, extra.blocks);
-    for (const auto& [id, sequence] : books_.sequences) {
-      if (sequence.rworker != place.rworker) continue;
-      int64_t left = 0;
-      if (sequence.phase == Phase::kPrefilling || sequence.phase == Phase::kReady) {
-        left = sequence.decode_steps;
-      } else if (sequence.phase == Phase::kDecoding) {
-        left = sequence.load.end + 1 - rworker.pairs[static_cast<size_t>(sequence.mini_batch)].tracker.step();
-      }
-      frees.emplace_back(left, books_.Blocks(sequence.tokens));
-    }
-    std::sort(frees.begin(), frees.end());
-    for (const auto& [rounds, blocks] : frees) {
-      if (missing <= 0) break;
-      missing -= blocks;
-      wait = rounds;
-    }
-  }
+  const int64_t wait = RoundsUntilFree(books_, rworker, head_, other);
   if (!books_.options.load_control || head_.decode_steps == 0) return wait;
-  const LoadTracker& projection = *extra.projection;
-  return projection.EarliestStart(projection.step() + wait, head_.prompt + 1, head_.decode_steps,
-                                  PairLimit(books_, rworker, head_)) -
-         projection.step();
+  const LoadTracker& projection = rworker.pairs[static_cast<size_t>(place.mini_batch)].Projection();
+  const int64_t step = projection.step();
+  const auto earliest = [&](const LoadTracker& tracker) {
+    return tracker.EarliestStart(step + wait, head_.prompt + 1, head_.decode_steps, PairLimit(books_, rworker, head_)) -
+           step;
+  };
+  if (other == nullptr || other->decode_steps == 0 || other_mini_batch != place.mini_batch) return earliest(projection);
+  LoadTracker with_other = projection;
+  with_other.Add({.start = step, .end = step + other->decode_steps - 1, .tokens_at_start = other->prompt + 1});
+  return earliest(with_other);
 }
 
 bool Reservation::Allows(const Sequence& other, const Place& place) const {
   // A slot stays free for the head.
   if (books_.in_flight + 1 >= books_.options.max_batch) return false;
-  const bool same_mini_batch = place.mini_batch == place_.mini_batch;
-  if (same_mini_batch &&
+  if (place.mini_batch == place_.mini_batch &&
       books_.mini_batch_sizes[static_cast<size_t>(place.mini_batch)] + 1 >= books_.mini_batch_capacity()) {
     return false;
   }
   if (place.rworker != place_.rworker) return true;
-  RWorker& rworker = books_.rworkers[static_cast<size_t>(place.rworker)];
-  // Such a head waits for the sum over the mini-batches, which Wait does not look at.
+  // A head longer than a mini-batch's share waits for all of them, which Wait does not look at.
+  const RWorker& rworker = books_.rworkers[static_cast<size_t>(place.rworker)];
   if (books_.options.load_control && head_.final_tokens() > rworker.limit / books_.options.mini_batches) return false;
-  LoadTracker projection = rworker.pairs[static_cast<size_t>(place_.mini_batch)].Projection();
-  if (same_mini_batch && other.decode_steps > 0) {
-    const int64_t step = projection.step();
-    projection.Add({.start = step, .end = step + other.decode_steps - 1, .tokens_at_start = other.prompt + 1});
-  }
-  const Joining joining{.blocks = books_.Blocks(other.tokens), .steps = other.decode_steps, .projection = &projection};
-  return Wait(place_, joining) <= wait_;
+  return Wait(place_, &other, place.mini_batch) <= wait_;
 }
 
 }  // namespace fastdecode

@@ -15,8 +15,9 @@ struct Place {
 
 // The pair whose peak W, in units of its R-worker's speed, stays lowest with `sequence` in it,
 // among those that have KV blocks, a slot and room for its load now, counting every
-// prefilling and ready sequence as joining at the next pass.
-std::optional<Place> FindPlace(Books& books, const Sequence& sequence);
+// prefilling and ready sequence as joining at the next pass. `paced`: only pairs that have a
+// start token.
+std::optional<Place> FindPlace(Books& books, const Sequence& sequence, bool paced);
 
 enum class JoinVerdict {
   kFits,
@@ -32,20 +33,17 @@ JoinVerdict CheckJoin(const Books& books, const RWorker& rworker, int mini_batch
 // earliest by what is known now.
 class Reservation {
  public:
-  // `head` fits an empty live R-worker, and FindPlace has found nothing.
-  Reservation(Books& books, const Sequence& head);
+  // FindPlace has found nothing for `head`. `rworker`: the one kept for it before, which it
+  // stays with, or -1: any live one that it fits when empty.
+  Reservation(Books& books, const Sequence& head, int rworker);
   // Whether `other`, which FindPlace put at `place`, leaves the head's start where it is.
   bool Allows(const Sequence& other, const Place& place) const;
-  const Place& place() const { return place_; }
+  int rworker() const { return place_.rworker; }
 
  private:
-  struct Joining {  // one more sequence to reckon with
-    int64_t blocks = 0;
-    int64_t steps = 0;
-    const LoadTracker* projection = nullptr;  // of the head's pair, with it
-  };
-  // Rounds until the head could start on (rworker, mini_batch).
-  int64_t Wait(const Place& place, const Joining& extra) const;
+  // Rounds until the head could start at `place` if `other` (may be null) joined another
+  // mini-batch, or the same, of that R-worker before.
+  int64_t Wait(const Place& place, const Sequence* other, int other_mini_batch) const;
 
   Books& books_;
   const Sequence& head_;
