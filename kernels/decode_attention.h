@@ -51,7 +51,7 @@ struct DecodeAttentionParams {
   float* partial_max = nullptr;  // [heads] of score * log2(e)
   float* partial_sum = nullptr;  // [heads] of weights
 
-  void* scratch = nullptr;  // DecodeAttentionScratchBytes(group, head_dim), 64-byte aligned, this call's own
+  void* scratch = nullptr;  // DecodeAttentionScratchBytes(KV heads, group, head_dim), 64-byte aligned, this call's own
 };
 
 // Joins the partial results of `num_ranges` ranges for query heads
@@ -82,9 +82,11 @@ inline int64_t ValueOffset(int32_t kv_head, int32_t block_tokens, int32_t head_d
   return KeyOffset(kv_head, block_tokens, head_dim) + int64_t{block_tokens} * head_dim;
 }
 
-// Scratch of one call, enough for every implementation: q and the accumulator in f32.
-inline int64_t DecodeAttentionScratchBytes(int32_t group, int32_t head_dim) {
-  return int64_t{group} * head_dim * 2 * int64_t{sizeof(float)} + int64_t{group} * 2 * 32 + 4096;
+// Scratch of a call for `kv_heads` KV heads, enough for every implementation: for each
+// query head q and the accumulator in f32, the state of the softmax and the scores of a
+// tile of 32 tokens.
+inline int64_t DecodeAttentionScratchBytes(int32_t kv_heads, int32_t group, int32_t head_dim) {
+  return int64_t{kv_heads} * group * (2 * int64_t{head_dim} + 32 + 16) * int64_t{sizeof(float)};
 }
 
 }  // namespace fastdecode::kernels

@@ -24,13 +24,15 @@ namespace {
 
 constexpr int kLanes = 8;
 constexpr int kTileTokens = 32;
+constexpr int kValueStrip = 16;
+constexpr int kAhead = 1;
 constexpr float kLowest = -3.4028234663852886e38f;  // where a maximum starts; finite, so that differences are
 
 inline __m256 LoadF16(const uint16_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-// Asks for the next tile's lines one after the other.
+// Asks for the lines of the next strip one after the other.
 struct Prefetch {
   const char* at;
   template <int kLines>
@@ -59,14 +61,16 @@ inline __m256 AcrossTokens(__m256 v, Op op) {
 inline __m256 Max(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
 inline __m256 Add(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
 
-// scores [tokens rounded up to 8 / H][H] = keys [tokens, dim] . q [H, dim]; those past the end are -inf.
+// scores [8][H] = keys [8, dim] . q [H, dim] for a strip of 8 tokens, of which the first
+// `tokens` exist; the others' scores are -inf.
 template <int H, int kDim, bool kPrefetch>
-inline void Scores(const float* q, const uint16_t* keys, int head_dim, int tokens, float* scores, Prefetch& prefetch) {
+inline void ScoreStrip(const float* q, const uint16_t* keys, int head_dim, int tokens, float* scores,
+                       Prefetch& prefetch) {
   constexpr int T = kLanes / H;
   const int dim = kDim != 0 ? kDim : head_dim;
-  for (int t = 0; t < tokens; t += T) {
+  for (int t = 0; t < kLanes; t += T) {
     const uint16_t* row[T];
-    for (int i = 0; i < T; ++i) row[i] = keys + static_cast<int64_t>(t + i < tokens ? t + i : t) * dim;
+    for (int i = 0; i < T; ++i) row[i] = keys + static_cast<int64_t>(t + i < tokens ? t + i : 0) * dim;
     __m256 sum[kLanes];
     for (int i = 0; i < kLanes; ++i) sum[i] = _mm256_setzero_ps();
     for (int d = 0; d < dim; d += kLanes) {
@@ -84,10 +88,10 @@ inline void Scores(const float* q, const uint16_t* keys, int head_dim, int token
     }
     _mm256_storeu_ps(scores + t * H, SumEach(sum));
   }
-  for (int i = tokens * H; i % kLanes != 0; ++i) scores[i] = -__builtin_inff();
+  for (int i = tokens * H; i < kLanes * H; ++i) scores[i] = -__builtin_inff();
 }
 
-// One pass over the tile's values for C vectors of the head: acc [H, dim] += weights [token][H] * values.
+// One pass over a strip's values for C vectors of the head: acc [H, dim] += weights [token][H] * values.
 template <int H, int C, bool kPrefetch>
 inline void AddValues(const float* weights, const uint16_t* values, int64_t dim, int tokens, float* acc,
                       Prefetch& prefetch) {
@@ -146,14 +150,12 @@ struct Tile {
   const uint16_t* keys;    // [tokens, dim]
   const uint16_t* values;  // [tokens, dim]
   int tokens;
-  const uint16_t* next_keys;  // of the tile that comes next
-  const uint16_t* next_values;
 };
 
 // scores become weights; the accumulators follow a maximum that has grown.
 template <int H>
 inline void Softmax(float* scores, int tokens, int dim, Lanes* lanes, float* acc) {
-  const int end = (tokens * H + kLanes - 1) / kLanes * kLanes;
+  const int end = (tokens + kLanes - 1) / kLanes * kLanes * H;
   const __m256 old_max = _mm256_loadu_ps(lanes->max);
   __m256 max = old_max;
   for (int i = 0; i < end; i += kLanes) max = _mm256_max_ps(_mm256_loadu_ps(scores + i), max);  // max where NaN
@@ -179,29 +181,24 @@ inline void Softmax(float* scores, int tokens, int dim, Lanes* lanes, float* acc
   _mm256_storeu_ps(lanes->sum, sum);
 }
 
-template <int H, int kDim, bool kPrefetch>
-void HeadsOverTile(const Tile& tile, int head_dim, const float* q, Lanes* lanes, float* acc) {
-  const int dim = kDim != 0 ? kDim : head_dim;
-  alignas(32) float scores[kTileTokens * H + kLanes];
-  Prefetch prefetch{reinterpret_cast<const char*>(tile.next_keys)};
-  Scores<H, kDim, kPrefetch>(q, tile.keys, dim, tile.tokens, scores, prefetch);
-  Softmax<H>(scores, tile.tokens, dim, lanes, acc);
-  prefetch.at = reinterpret_cast<const char*>(tile.next_values);
-  // As few passes as 8 accumulators allow, of nearly equal width.
+// As few passes as 8 accumulators allow, of nearly equal width.
+template <int H, bool kPrefetch>
+inline void AddValueStrip(const float* weights, const uint16_t* values, int dim, int tokens, float* acc,
+                          Prefetch& prefetch) {
   const int vectors = dim / kLanes;
   const int passes = (vectors * H + kLanes - 1) / kLanes;
   for (int pass = 0, done = 0; pass < passes; ++pass) {
     const int width = (vectors - done + passes - pass - 1) / (passes - pass);
-    AddValuesPass<H, kPrefetch>(width, scores, tile.values + done * kLanes, dim, tile.tokens, acc + done * kLanes,
-                                prefetch);
+    AddValuesPass<H, kPrefetch>(width, weights, values + done * kLanes, dim, tokens, acc + done * kLanes, prefetch);
     done += width;
   }
 }
 
 struct Scratch {
-  float* q;      // [group, dim], scaled
-  float* acc;    // [group, dim]
-  Lanes* lanes;  // one for each H heads
+  float* q;       // [group, dim], scaled
+  float* acc;     // [group, dim]
+  float* scores;  // [group, kTileTokens], for each H heads [kTileTokens][H]
+  Lanes* lanes;   // one for each H heads
 };
 
 // The group's heads by 8, then 4, 2, 1. visit(H as a constant, first head, index).
@@ -274,42 +271,86 @@ inline Tile TileAt(const DecodeAttentionParams& p, int kv_head, int token) {
   tile.values = block + ValueOffset(kv_head, p.block_tokens, p.head_dim) + row;
   tile.tokens = p.block_tokens - in_block < kTileTokens ? p.block_tokens - in_block : kTileTokens;
   if (p.token_end - token < tile.tokens) tile.tokens = p.token_end - token;
-  tile.next_keys = tile.keys;
-  tile.next_values = tile.values;
   return tile;
+}
+
+// All heads of the group over one tile. `next_keys`: where the next tile's keys start.
+template <int kDim>
+inline void AttendTile(const DecodeAttentionParams& p, const Scratch& s, const Tile& tile, const uint16_t* next_keys) {
+  const int dim = kDim != 0 ? kDim : p.head_dim;
+  // In bytes, so that nothing is computed outside of an array.
+  const int64_t strip_bytes = int64_t{kLanes} * dim * 2;
+  const char* const keys = reinterpret_cast<const char*>(tile.keys);
+  const char* const values = reinterpret_cast<const char*>(tile.values);
+  const int strips = (tile.tokens + kLanes - 1) / kLanes;
+  for (int strip = 0; strip < strips; ++strip) {
+    const int ahead = strip + kAhead;
+    Prefetch prefetch{ahead < strips ? keys + ahead * strip_bytes : values + (ahead - strips) * strip_bytes};
+    const int first = strip * kLanes;
+    ForHeads(p.group, [&]<int H>(int head, int index) {
+      const float* const q = s.q + static_cast<int64_t>(head) * dim;
+      float* const scores = s.scores + head * kTileTokens + first * H;
+      const uint16_t* const strip_keys = tile.keys + first * dim;
+      if (index == 0) {
+        ScoreStrip<H, kDim, true>(q, strip_keys, dim, tile.tokens - first, scores, prefetch);
+      } else {
+        ScoreStrip<H, kDim, false>(q, strip_keys, dim, tile.tokens - first, scores, prefetch);
+      }
+    });
+  }
+  ForHeads(p.group, [&]<int H>(int head, int index) {
+    Softmax<H>(s.scores + head * kTileTokens, tile.tokens, dim, &s.lanes[index],
+               s.acc + static_cast<int64_t>(head) * dim);
+  });
+  for (int first = 0; first < tile.tokens; first += kValueStrip) {
+    const int strip = first / kLanes;
+    const int ahead = strip + kAhead;
+    Prefetch prefetch{ahead < strips ? values + ahead * strip_bytes
+                                     : reinterpret_cast<const char*>(next_keys) + (ahead - strips) * strip_bytes};
+    const int tokens = tile.tokens - first < kValueStrip ? tile.tokens - first : kValueStrip;
+    ForHeads(p.group, [&]<int H>(int head, int index) {
+      const float* const weights = s.scores + head * kTileTokens + first * H;
+      float* const acc = s.acc + static_cast<int64_t>(head) * dim;
+      const uint16_t* const strip_values = tile.values + first * dim;
+      if (index == 0) {
+        AddValueStrip<H, true>(weights, strip_values, dim, tokens, acc, prefetch);
+      } else {
+        AddValueStrip<H, false>(weights, strip_values, dim, tokens, acc, prefetch);
+      }
+    });
+  }
+}
+
+// What one KV head needs of the piece's scratch.
+inline Scratch ScratchOf(const DecodeAttentionParams& p, int kv_head) {
+  const int64_t heads = static_cast<int64_t>(p.kv_head_end - p.kv_head_begin) * p.group;
+  const int64_t first = static_cast<int64_t>(kv_head - p.kv_head_begin) * p.group;
+  float* const memory = static_cast<float*>(p.scratch);
+  float* const scores = memory + 2 * heads * p.head_dim;
+  Lanes* const lanes = reinterpret_cast<Lanes*>(scores + static_cast<int64_t>(p.group) * kTileTokens);
+  return {memory + first * p.head_dim, memory + (heads + first) * p.head_dim, scores, lanes + first};
 }
 
 template <int kDim>
 void Attend(const DecodeAttentionParams& p) {
-  const int64_t elements = static_cast<int64_t>(p.group) * p.head_dim;
-  float* const memory = static_cast<float*>(p.scratch);
-  const Scratch s{memory, memory + elements, reinterpret_cast<Lanes*>(memory + 2 * elements)};
+  for (int kv_head = p.kv_head_begin; kv_head < p.kv_head_end; ++kv_head) LoadQuery(p, kv_head, ScratchOf(p, kv_head));
   Tile tile = TileAt(p, p.kv_head_begin, p.token_begin);
-  for (int kv_head = p.kv_head_begin; kv_head < p.kv_head_end; ++kv_head) {
-    LoadQuery(p, kv_head, s);
-    for (int token = p.token_begin; token < p.token_end;) {
-      const int after = token + tile.tokens;
+  for (int token = p.token_begin; token < p.token_end;) {
+    const int after = token + tile.tokens;
+    for (int kv_head = p.kv_head_begin; kv_head < p.kv_head_end; ++kv_head) {
       Tile next = tile;
-      if (after < p.token_end) {
-        next = TileAt(p, kv_head, after);
-      } else if (kv_head + 1 < p.kv_head_end) {
-        next = TileAt(p, kv_head + 1, p.token_begin);
+      if (kv_head + 1 < p.kv_head_end) {
+        next = TileAt(p, kv_head + 1, token);
+      } else if (after < p.token_end) {
+        next = TileAt(p, p.kv_head_begin, after);
       }
-      tile.next_keys = next.keys;
-      tile.next_values = next.values;
-      ForHeads(p.group, [&]<int H>(int head, int index) {
-        const int64_t row = static_cast<int64_t>(head) * p.head_dim;
-        if (index == 0) {
-          HeadsOverTile<H, kDim, true>(tile, p.head_dim, s.q + row, &s.lanes[index], s.acc + row);
-        } else {
-          HeadsOverTile<H, kDim, false>(tile, p.head_dim, s.q + row, &s.lanes[index], s.acc + row);
-        }
-      });
-      token = after;
+      AttendTile<kDim>(p, ScratchOf(p, kv_head), tile, next.keys);
       tile = next;
     }
-    StoreResult(p, kv_head, s);
+    token = after;
   }
+  for (int kv_head = p.kv_head_begin; kv_head < p.kv_head_end; ++kv_head)
+    StoreResult(p, kv_head, ScratchOf(p, kv_head));
 }
 
 }  // namespace

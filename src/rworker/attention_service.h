@@ -25,6 +25,7 @@
 #include "common/wire/messages.h"
 #include "kernels/dispatch.h"
 #include "rworker/compute_pool.h"
+#include "rworker/layer_run.h"
 #include "rworker/paged_kv.h"
 #include "rworker/pool_memory.h"
 
@@ -52,11 +53,10 @@ class AttentionService {
                                                           PoolMemory* memory,
                                                           const kernels::DecodeAttentionKernel* kernel,
                                                           ComputePool* pool);
-  ~AttentionService();
 
   // Starts pass `step` of `mini_batch`: the new token of each row goes to `position`,
-  // which is the number of tokens cached before it (a sequence that is not known yet
-  // may start at 0), or that number less one in a replay of the last step. Each
+  // which is the number of tokens cached before it in every layer (a sequence that is not
+  // known yet may start at 0), or that number less one in layers that this is a replay for. Each
   // sequence appears once. Allocates the blocks that the new tokens need, or none:
   // kResourceExhausted, kNotFound, kInvalidArgument.
   Status BeginStep(int mini_batch, uint64_t step, std::span<const StepRow> rows);
@@ -78,27 +78,36 @@ class AttentionService {
   // Returns the sequence's blocks. An unknown sequence is freed successfully.
   Status Free(uint64_t sequence);
 
-  const AttentionShape& shape() const;
-  const SessionLimits& limits() const;
-  KvStats stats() const;
+  const AttentionShape& shape() const { return shape_; }
+  const SessionLimits& limits() const { return limits_; }
+  KvStats stats() const { return kv_.stats(); }
   // Tokens of a range: a function of block_tokens alone.
-  int32_t range_tokens() const;
+  int32_t range_tokens() const { return layer_run_.range_tokens(); }
 
  private:
-  struct Step;
-  class LayerRun;
-  AttentionService();
+  struct Step {
+    bool begun = false;
+    uint64_t number = 0;
+    std::vector<PlannedRow> storage;  // [max_rows]
+    StepPlan plan;
+  };
+  AttentionService(const KvGeometry& geometry, const SessionLimits& limits, PoolMemory* memory,
+                   const kernels::DecodeAttentionKernel* kernel, ComputePool* pool);
 
-  Status CheckRow(int mini_batch, const StepRow& row, int64_t* blocks_needed);
-  void PlanStep(Step& step);
+  Status CheckStepRow(const StepRow& row, int32_t slot) const;
+  Status PlaceRows(std::span<const StepRow> rows, std::vector<PlannedRow>& planned);
+  Status ReserveFor(std::span<const PlannedRow> rows);
+  Status CheckAttend(int mini_batch, uint64_t step, int layer, int64_t rows) const;
 
-  AttentionShape shape_;
-  SessionLimits limits_;
-  const kernels::DecodeAttentionKernel* kernel_ = nullptr;
-  ComputePool* pool_ = nullptr;
-  std::unique_ptr<PagedKv> kv_;
-  std::vector<Step> steps_;              // by mini-batch
-  std::unique_ptr<LayerRun> layer_run_;  // scratch and partial results of the layer being computed
+  const AttentionShape shape_;
+  const SessionLimits limits_;
+  PagedKv kv_;
+  LayerRun layer_run_;
+  std::vector<Step> steps_;          // by mini-batch
+  std::vector<PlannedRow> planned_;  // [max_rows], the step that BeginStep checks
+  std::vector<int32_t> added_;       // slots that it added, to be taken back on an error
+  std::vector<uint64_t> stamps_;     // by slot: the BeginStep that saw it last
+  uint64_t begin_count_ = 0;
 };
 
 }  // namespace fastdecode::rworker

@@ -15,12 +15,9 @@
 #include <thread>
 #include <vector>
 
-namespace fastdecode::rworker {
+#include "rworker/host_limits.h"
 
-// CPUs that this process may use: its affinity mask; never the machine's count.
-std::vector<int> AllowedCpus();
-// Threads worth starting: AllowedCpus, less where a cgroup's CPU quota is lower. At least 1.
-int AllowedThreads();
+namespace fastdecode::rworker {
 
 class ComputePool {
  public:
@@ -40,7 +37,6 @@ class ComputePool {
 
  private:
   void WorkerLoop(int thread, int cpu);
-  void Finish();
 
   // Written by the caller before it raises epoch_, read by workers after they see it.
   Work work_ = nullptr;

@@ -1,0 +1,109 @@
+#include "rworker/paged_kv.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/logging.h"
+#include "kernels/decode_attention.h"
+
+namespace fastdecode::rworker {
+
+int64_t PagedKv::BlocksIn(int64_t bytes, const KvGeometry& geometry) {
+  return std::min<int64_t>(bytes / geometry.block_bytes(), kNoBlock);  // kNoBlock is no id
+}
+
+PagedKv::PagedKv(const KvGeometry& geometry, uint16_t* storage, int64_t bytes)
+    : geometry_(geometry),
+      storage_(storage),
+      allocator_(static_cast<uint32_t>(BlocksIn(bytes, geometry))),
+      layer_elements_(allocator_.num_blocks() * geometry.block_elements()),
+      table_(geometry.max_sequences),
+      slots_(static_cast<size_t>(geometry.max_sequences)),
+      free_slots_(static_cast<size_t>(geometry.max_sequences)),
+      tables_(new uint32_t[TableIndex(geometry.max_sequences)]),
+      layer_tokens_(new int32_t[LayerIndex(geometry.max_sequences, 0)]) {
+  for (int32_t i = 0; i < geometry.max_sequences; ++i) {
+    free_slots_[static_cast<size_t>(i)] = geometry.max_sequences - 1 - i;
+  }
+}
+
+int32_t PagedKv::Add(uint64_t sequence) {
+  const int32_t free_count = geometry_.max_sequences - table_.size();
+  if (free_count == 0) return kNoSlot;
+  const int32_t slot = free_slots_[static_cast<size_t>(free_count - 1)];
+  table_.Insert(sequence, slot);
+  slots_[static_cast<size_t>(slot)].sequence = sequence;
+  std::fill_n(&layer_tokens_[LayerIndex(slot, 0)], geometry_.shape.num_layers, 0);
+  return slot;
+}
+
+void PagedKv::Remove(int32_t slot) {
+  Slot& entry = slots_[static_cast<size_t>(slot)];
+  table_.Erase(entry.sequence);
+  const uint32_t* const blocks = block_table(slot);
+  for (int32_t i = entry.num_blocks; i > 0; --i) {  // backwards: the stack keeps neighbours together
+    Poison(blocks[i - 1]);
+    allocator_.Free(blocks[i - 1]);
+  }
+  entry = {.sequence = 0, .generation = entry.generation + 1, .num_blocks = 0};
+  free_slots_[static_cast<size_t>(geometry_.max_sequences - table_.size() - 1)] = slot;
+}
+
+void PagedKv::Poison([[maybe_unused]] uint32_t block) {
+#ifndef NDEBUG
+  for (int layer = 0; layer < geometry_.shape.num_layers; ++layer) {
+    std::fill_n(storage_ + layer * layer_elements_ + block * geometry_.block_elements(), geometry_.block_elements(),
+                kPoison);
+  }
+#endif
+}
+
+int64_t PagedKv::BlocksMissing(int32_t slot, int64_t tokens) const {
+  const int64_t needed = (tokens + geometry_.block_tokens - 1) / geometry_.block_tokens;
+  return std::max<int64_t>(0, needed - slots_[static_cast<size_t>(slot)].num_blocks);
+}
+
+bool PagedKv::Reserve(int32_t slot, int64_t tokens) {
+  CHECK_LE(tokens, geometry_.max_context);
+  const int64_t missing = BlocksMissing(slot, tokens);
+  if (missing > allocator_.num_free()) return false;
+  Slot& entry = slots_[static_cast<size_t>(slot)];
+  for (int64_t i = 0; i < missing; ++i) {
+    tables_[TableIndex(slot) + static_cast<size_t>(entry.num_blocks++)] = allocator_.Allocate();
+  }
+  return true;
+}
+
+void PagedKv::Write(int32_t slot, int layer, int64_t position, int64_t rows, const uint16_t* kv_rows,
+                    int64_t row_stride, int head_begin, int head_end) {
+  const int32_t head_dim = geometry_.shape.head_dim;
+  const int64_t kv_width = geometry_.shape.kv_width();
+  const size_t row_bytes = static_cast<size_t>(head_dim) * sizeof(uint16_t);
+  const uint32_t* const table = block_table(slot);
+  uint16_t* const blocks = storage_ + layer * layer_elements_;
+  for (int64_t done = 0; done < rows;) {
+    const int64_t in_block = (position + done) % geometry_.block_tokens;
+    const int64_t count = std::min<int64_t>(rows - done, geometry_.block_tokens - in_block);
+    uint16_t* const block =
+        blocks + table[(position + done) / geometry_.block_tokens] * geometry_.block_elements() + in_block * head_dim;
+    for (int head = head_begin; head < head_end; ++head) {
+      const uint16_t* source = kv_rows + done * row_stride + int64_t{head} * head_dim;
+      uint16_t* key = block + kernels::KeyOffset(head, geometry_.block_tokens, head_dim);
+      uint16_t* value = block + kernels::ValueOffset(head, geometry_.block_tokens, head_dim);
+      for (int64_t i = 0; i < count; ++i, source += row_stride, key += head_dim, value += head_dim) {
+        std::memcpy(key, source, row_bytes);
+        std::memcpy(value, source + kv_width, row_bytes);
+      }
+    }
+    done += count;
+  }
+}
+
+KvStats PagedKv::stats() const {
+  return {.total_blocks = allocator_.num_blocks(),
+          .free_blocks = allocator_.num_free(),
+          .sequences = table_.size(),
+          .max_sequences = geometry_.max_sequences};
+}
+
+}  // namespace fastdecode::rworker

@@ -38,15 +38,14 @@ class PoolMemory {
   PageKind page_kind() const { return page_kind_; }
 
  private:
-  std::byte* data_ = nullptr;
+  std::byte* mapping_ = nullptr;
+  int64_t mapped_bytes_ = 0;
+  std::byte* data_ = nullptr;  // the mapping's first huge page
   int64_t bytes_ = 0;
   PageKind page_kind_ = PageKind::kNormal;
 };
 
 // "explicit 2 MiB huge pages", "transparent huge pages", "normal pages".
 const char* PageKindName(PageKind kind);
-
-// Bytes that this process may still take: MemAvailable, and the cgroup's limit where there is one.
-int64_t AvailableMemoryBytes();
 
 }  // namespace fastdecode::rworker

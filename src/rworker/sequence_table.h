@@ -2,6 +2,7 @@
 // after the constructor. Not thread-safe for writing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
