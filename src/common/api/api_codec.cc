@@ -126,6 +126,7 @@ Status Read(const json& map, StatsReply& out) {
   reader.Known("stats");
   FD_RETURN_IF_ERROR(reader.Finish());
   out.stats = map.value("stats", json::object());
+  if (!out.stats.is_object()) return InvalidArgument("stats: a map is expected");
   return OkStatus();
 }
 
