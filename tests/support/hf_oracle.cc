@@ -61,7 +61,9 @@ Result<Oracle> LoadOracle(const std::string& path) {
 
 OracleLimits F32Limits(const std::string& model) {
   OracleLimits limits;
-  if (model.starts_with("stories260K")) limits.largest_margin_error = 0.15;
+  // Its K and V are large. A forward pass in double precision that rounds nothing but K and
+  // V to f16 gives a median of 0.0017 there, and 0.0006 on TinyStories-656K.
+  if (model.starts_with("stories260K")) limits = {.median_margin_error = 0.0025, .largest_margin_error = 0.15};
   return limits;
 }
 

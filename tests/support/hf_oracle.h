@@ -25,7 +25,6 @@ struct Oracle {
 
 Result<Oracle> LoadOracle(const std::string& path);
 
-// Which numbers the model computes with. The margins' limits follow from it.
 struct OracleLimits {
   double near_tie = 0.02;     // a first difference needs a margin below this
   size_t accepted_cases = 3;  // so many cases may have one

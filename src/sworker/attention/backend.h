@@ -4,7 +4,7 @@
 // run a slice: the transport's own slots, so that the device's copy is the only one),
 // the backend carries them away, and later an event says that O is there, again in
 // host memory of the backend's. RemoteAttention does it with R-workers;
-// LocalAttention (tests/support) in place, as a reference.
+// LocalAttention (tests/support) in the same process.
 //
 // Thread rule: one owner, the engine thread. Rows of lost R-workers are dropped, not
 // waited for: their slice comes back with lost = true and no data.
@@ -57,9 +57,9 @@ struct AttentionEvent {
   int mini_batch = 0;
   SequenceId sequence = 0;
   int rworker = 0;
-  AttendedInfo info;
-  std::span<const HostRows> o;
-  Status reason;
+  AttendedInfo info = {};
+  std::span<const HostRows> o = {};
+  Status reason = {};
 };
 
 class AttentionBackend {

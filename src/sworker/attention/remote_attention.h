@@ -49,9 +49,9 @@ class RemoteAttention final : public AttentionBackend {
   struct Slice {
     RowSlice range;
     std::shared_ptr<Endpoint> endpoint;
-    SendSlot send;       // index -1: none
-    RecvSlot received;   // index -1: none
-    bool begun = false;  // kStepBegin is posted
+    SendSlot send = {};      // index -1: none
+    RecvSlot received = {};  // index -1: none
+    bool begun = false;      // kStepBegin is posted
     bool lost = false;
   };
   struct Pass {

@@ -70,7 +70,7 @@ class PrefillBatch {
   struct Push {
     Piece piece;
     HostRows slot;
-    StageTimes times;
+    StageTimes times = {};
     bool busy = false;
   };
   static constexpr int kRing = 16;
