@@ -18,6 +18,8 @@ struct ModelUnderTest {
   const char* oracle;
   int threads;
   LayerKind kind;
+
+  friend std::ostream& operator<<(std::ostream& out, const ModelUnderTest& m) { return out << m.folder; }
 };
 
 std::vector<int32_t> Greedy(const at::Tensor& logits) {
@@ -110,8 +112,9 @@ class HuggingFace : public ::testing::TestWithParam<ModelUnderTest> {
 TEST_P(HuggingFace, GreedyIdsAgree) {
   PlainDecoder decoder(*model_, *device_, /*round=*/true);
   std::vector<std::vector<int32_t>> ids(oracle_.cases.size());
-  RunGreedy(decoder, oracle_, eos_, 0, 1, ids);  // alone
-  RunGreedy(decoder, oracle_, eos_, 1, ids.size(), ids);
+  const size_t alone = model_->weight_bytes() < (int64_t{16} << 20) ? 1 : 0;  // one case with nothing beside it
+  if (alone > 0) RunGreedy(decoder, oracle_, eos_, 0, alone, ids);
+  RunGreedy(decoder, oracle_, eos_, alone, ids.size(), ids);
   const IdsVerdict verdict = CompareIds(oracle_, ids, F32Limits(oracle_.model));
   for (const std::string& line : verdict.accepted) std::cout << "accepted: " << line << "\n";
   for (const std::string& line : verdict.wrong) ADD_FAILURE() << line;
