@@ -16,18 +16,25 @@ void EraseValue(std::vector<Sequence*>& values, const Sequence* value) {
 
 }  // namespace
 
+void Pair::Project(const Sequence& sequence) {
+  if (sequence.decode_steps == 0) return;
+  const int64_t step = projection_.step();
+  projection_.Add({.start = step, .end = step + sequence.decode_steps - 1, .tokens_at_start = sequence.prompt + 1});
+}
+
 const LoadTracker& Pair::Projection() {
   if (projection_stale_) {
     projection_ = tracker;
-    const int64_t step = tracker.step();
-    for (const Sequence* sequence : pending) {
-      if (sequence->decode_steps == 0) continue;
-      projection_.Add(
-          {.start = step, .end = step + sequence->decode_steps - 1, .tokens_at_start = sequence->prompt + 1});
-    }
+    for (const Sequence* sequence : pending) Project(*sequence);
     projection_stale_ = false;
   }
   return projection_;
+}
+
+void Pair::AddPending(Sequence* sequence) {
+  pending.push_back(sequence);
+  // One plan may place a thousand: no starting afresh for each.
+  if (!projection_stale_) Project(*sequence);
 }
 
 int64_t Pair::CommittedPeak() const { return std::max(planned_workload, tracker.Peak()); }
@@ -115,8 +122,7 @@ void Books::TakePlace(Sequence& s, int rworker_index, int mini_batch) {
   RWorker& r = rworker(rworker_index);
   r.reserved_blocks += Blocks(s);
   CHECK_LE(r.reserved_blocks, r.total_blocks);
-  pair_of(s).pending.push_back(&s);
-  pair_of(s).Touch();
+  pair_of(s).AddPending(&s);
   mini_batch_sizes[static_cast<size_t>(mini_batch)] += 1;
   in_flight += 1;
 }

@@ -53,11 +53,14 @@ struct Pair {
 
   // `tracker` with all pending sequences joining at the next pass.
   const LoadTracker& Projection();
-  void Touch() { projection_stale_ = true; }
+  void AddPending(Sequence* sequence);
+  void Touch() { projection_stale_ = true; }  // whenever anything else in it has changed
   // The most that this pair asks of its R-worker from the pass in flight on.
   int64_t CommittedPeak() const;
 
  private:
+  void Project(const Sequence& sequence);
+
   LoadTracker projection_;
   bool projection_stale_ = true;
 };
