@@ -4,6 +4,7 @@
 #include <map>
 
 #include "common/config/address.h"
+#include "common/config/json_file.h"
 #include "common/config/json_reader.h"
 
 namespace fastdecode {

@@ -1,5 +1,5 @@
-// Reading JSON that comes from a user's hands: bounded, with errors that name the
-// key, what was found and what was expected. Internal to common/config.
+// Reads the members of a JSON object that comes from a user's hands: bounded, with errors
+// that name the key, what was found and what was expected. Internal to common/config.
 #pragma once
 
 #include <concepts>
@@ -13,10 +13,6 @@
 #include "common/base/status.h"
 
 namespace fastdecode {
-
-// Reads and parses a file of at most 1 MiB. Broken JSON, a key given twice and
-// anything after the value are errors with line and column. kNotFound: no such file.
-Result<nlohmann::json> ReadJsonFile(const std::string& path);
 
 // The entry of `known` with the fewest edits from `text`; empty if there are none.
 std::string Nearest(std::string_view text, const std::vector<std::string>& known);

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include "common/config/json_file.h"
 #include "common/config/json_reader.h"
 #include "common/config/rope_config.h"
 

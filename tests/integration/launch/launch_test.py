@@ -6,7 +6,6 @@ import shutil
 import signal
 import stat
 import subprocess
-import unittest
 from pathlib import Path
 
 import cluster_case
