@@ -110,7 +110,7 @@ bool MayIgnore(const std::string& name, const Config& config) {
   if (name == "lm_head.weight") return config.model_config.tie_word_embeddings;
   constexpr std::string_view kLayers = "model.layers.";
   int layer = -1;
-  if (config.model.layers > 0 && name.starts_with(kLayers)) {
+  if (name.starts_with(kLayers)) {
     std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
   }
   return layer >= config.model_config.attention.num_layers;
