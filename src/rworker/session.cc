@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <new>
 
 #include "common/base/logging.h"
 #include "rworker/message_handler.h"
@@ -68,9 +69,18 @@ void Session::Sleep(int endpoint_fd) {
   [[maybe_unused]] ssize_t count = read(wake_.get(), &value, sizeof(value));
 }
 
+Result<std::unique_ptr<AttentionService>> Session::CreateService(ComputePool* pool) {
+  // Its tables follow from what the peer asked for.
+  try {
+    return AttentionService::Create(plan_.shape, plan_.limits, environment_.memory, environment_.kernel, pool);
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kResourceExhausted, "too little memory for the tables of a session of this size");
+  }
+}
+
 void Session::ComputeThread() {
   ComputePool pool(environment_.threads, environment_.pin);
-  auto service = AttentionService::Create(plan_.shape, plan_.limits, environment_.memory, environment_.kernel, &pool);
+  Result<std::unique_ptr<AttentionService>> service = CreateService(&pool);
   std::optional<MessageHandler> handler;
   if (service.ok()) handler.emplace(service->get(), &counters_);
   {

@@ -76,6 +76,7 @@ class Session {
   Session(const SessionPlan& plan, Environment environment, Fd wake);
   void LoopThread();
   void ComputeThread();
+  Result<std::unique_ptr<AttentionService>> CreateService(ComputePool* pool);
   bool WaitForEndpoint();
   Status ServeMessages();
   Status TakeCompletions(bool& progress);

@@ -1,5 +1,7 @@
 #include "rworker/session_plan.h"
 
+#include <algorithm>
+
 namespace fastdecode::rworker {
 namespace {
 
@@ -36,7 +38,7 @@ Status CheckLimits(const SessionOpen& open) {
   FD_RETURN_IF_ERROR(CheckRange("block_tokens", open.block_tokens, 1, kMaxBlockTokens));
   FD_RETURN_IF_ERROR(CheckRange("max_context", open.max_context, 1, kMaxContext));
   FD_RETURN_IF_ERROR(CheckRange("max_sequences", open.max_sequences, 1, kMaxSequences));
-  FD_RETURN_IF_ERROR(CheckRange("max_rows", open.max_rows, 1, kMaxRows));
+  FD_RETURN_IF_ERROR(CheckRange("max_rows", open.max_rows, 1, std::min(kMaxRows, open.max_sequences)));
   FD_RETURN_IF_ERROR(CheckRange("mini_batches", open.mini_batches, 1, kMaxMiniBatches));
   FD_RETURN_IF_ERROR(CheckRange("heartbeat_ms", open.heartbeat_ms, 10, 60'000));
   FD_RETURN_IF_ERROR(CheckRange("peer_timeout_ms", open.peer_timeout_ms, 2 * uint64_t{open.heartbeat_ms}, 600'000));
@@ -60,6 +62,13 @@ Status CheckLane(const char* name, const LaneRequest& lane) {
   FD_RETURN_IF_ERROR(CheckRange((prefix + "recv_slots").c_str(), lane.recv_slots, 1, kMaxSlots));
   if (lane.slot_bytes % 64 != 0) return InvalidArgument(prefix + "slot_bytes is no multiple of 64");
   return OkStatus();
+}
+
+Status CheckMemory(const char* what, uint64_t bytes, int64_t limit) {
+  if (bytes <= static_cast<uint64_t>(limit)) return OkStatus();
+  return {StatusCode::kResourceExhausted, std::string(what) + " of " + std::to_string(bytes) +
+                                              " bytes pass this R-worker's limit of " + std::to_string(limit) +
+                                              " (--max_buffer_memory); ask for fewer sequences or raise it"};
 }
 
 }  // namespace
@@ -90,13 +99,10 @@ Result<SessionPlan> PlanSession(const SessionOpen& open, int64_t max_buffer_memo
                            " bytes does not hold max_rows " + std::to_string(open.max_rows) + " rows of " +
                            std::to_string(row_bytes) + " bytes");
   }
-  size_t buffers = EndpointMemoryBytes(plan.endpoint);
-  if (buffers > static_cast<uint64_t>(max_buffer_memory)) {
-    return Status(StatusCode::kResourceExhausted, "message buffers of " + std::to_string(buffers) +
-                                                      " bytes pass this R-worker's limit of " +
-                                                      std::to_string(max_buffer_memory) +
-                                                      " (--max_buffer_memory); lower pipeline.max_batch or raise it");
-  }
+  uint64_t blocks = (uint64_t{open.max_context} + open.block_tokens - 1) / open.block_tokens;
+  uint64_t tables = open.max_sequences * (blocks + open.num_layers) * sizeof(uint32_t);
+  FD_RETURN_IF_ERROR(CheckMemory("message buffers", EndpointMemoryBytes(plan.endpoint), max_buffer_memory));
+  FD_RETURN_IF_ERROR(CheckMemory("block tables", tables, max_buffer_memory));
   return plan;
 }
 

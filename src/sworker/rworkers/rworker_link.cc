@@ -271,7 +271,8 @@ void RWorkerLink::Fail(Status reason) {
   retry_ns_ = clock_.NowNs() + backoff_ms_ * kNsPerMs;
   // A peer that stays away fails the same way again and again: one line for all.
   if (reason.message() != last_logged_) {
-    LOG(WARNING) << (joined ? "lost " + peer_ + ": " : "") << reason.message() << (joined ? "" : "; trying again");
+    LOG(WARNING) << (joined ? "lost " + peer_ + " (incarnation " + std::to_string(grant_.incarnation) + "): " : "")
+                 << reason.message() << (joined ? "" : "; trying again");
     last_logged_ = reason.message();
   }
   SetState(reason, final_refusal_);

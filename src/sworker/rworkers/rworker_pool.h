@@ -74,7 +74,8 @@ class RWorkerPool {
   static Result<std::unique_ptr<RWorkerPool>> Start(std::vector<std::string> addresses, const Secret& secret,
                                                     const SessionOptions& options, AllocateSlots allocate,
                                                     RWorkerCallbacks callbacks);
-  // Says goodbye to every R-worker. Endpoints already handed out stay usable until destroyed.
+  // Says goodbye to every R-worker. Endpoints already handed out must not be needed any
+  // more, but may go later: a stream that closes first looks like a crash to the R-worker.
   virtual ~RWorkerPool() = default;
 
   // The data path of this incarnation failed: closes its control connection and dials

@@ -16,7 +16,7 @@ struct SessionOptions {
   int max_context = 0;    // tokens of one sequence at most, prompt and output
   int max_sequences = 0;  // that one R-worker may hold at a time
   int mini_batches = 2;
-  int max_rows = 0;  // rows of one mini-batch on one R-worker at most
+  int max_rows = 0;  // rows of one mini-batch on one R-worker at most; not above max_sequences
 
   int decode_slots_per_mini_batch = 2;       // StepBegin and the rows of a layer
   size_t bulk_slot_bytes = size_t{1} << 20;  // header included; raised to hold one row, rounded up to 64

@@ -80,7 +80,7 @@ TEST(RWorkerFailure, AVanishedSWorkerFreesTheCacheForTheNext) {
     EXPECT_LT(pool.FreshStats().free_blocks, joined.grant.kv_blocks);
   }
   PoolHarness next({rworker.address()});
-  next.WaitJoined();
+  PoolHarness::Joined joined = next.WaitJoined();
   RWorkerStats stats = next.FreshStats();
   EXPECT_EQ(stats.free_blocks, stats.total_blocks);
   EXPECT_EQ(stats.sequences, 0);
@@ -103,7 +103,7 @@ TEST(RWorkerFailure, AFrozenSWorkerLosesItsPlaceAfterItsTimeout) {
   PoolHarness pool({rworker.address()});
   PoolHarness::Joined joined = pool.WaitJoined();
   EXPECT_GE(steady_clock::now() - begin, milliseconds(options.peer_timeout_ms - 100));
-  EXPECT_EQ(rworker.CountLog("S-worker \"frozen\""), 2) << rworker.log();  // its start and its end
+  EXPECT_EQ(rworker.CountLog("with S-worker \"frozen\""), 2) << rworker.log();  // its start and its end
   EXPECT_EQ(rworker.CountLog("it has been silent for"), 1);
   EXPECT_TRUE(decode.PeerClosed());
   ExpectWorks(joined);

@@ -139,8 +139,8 @@ TEST_F(RWorkerHandshake, LengthsNearTheEndOfTheirType) {
 }
 
 TEST_F(RWorkerHandshake, OneSWorkerAtATime) {
-  PoolHarness first({rworker_.address()});
-  PoolHarness::Joined joined = first.WaitJoined();
+  auto first = std::make_unique<PoolHarness>(std::vector{rworker_.address()});
+  PoolHarness::Joined joined = first->WaitJoined();
   SessionOptions options = SmallSession();
   options.name = "second";
   options.shape.num_layers = 3;
@@ -155,7 +155,7 @@ TEST_F(RWorkerHandshake, OneSWorkerAtATime) {
   client.Prefill(1, 33);
   EXPECT_LT(client.Step(0, {1}), 2e-3);
   PoolHarness second({rworker_.address()}, options);
-  joined.endpoint.reset();
+  first.reset();
   EXPECT_NE(second.WaitJoined().grant.incarnation, joined.grant.incarnation);
 }
 

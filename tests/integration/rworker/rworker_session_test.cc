@@ -173,7 +173,7 @@ TEST_F(RWorkerSession, WhatAPeerDoesWrongEndsItsSessionWithTheReason) {
     EXPECT_EQ(lost.incarnation, joined.grant.incarnation);
     EXPECT_THAT(lost.reason.message(), HasSubstr(text)) << "the control connection says it, too";
   }
-  pool.WaitJoined();
+  PoolHarness::Joined joined = pool.WaitJoined();
 }
 
 TEST_F(RWorkerSession, AnotherShapeMayFollow) {
@@ -215,8 +215,8 @@ TEST_F(RWorkerSession, TwoRWorkersAndOneThatIsNotThere) {
   ASSERT_TRUE(other.ok()) << other.status().ToString();
   // Port 1 refuses; 192.0.2.1 (for documentation only) never answers.
   PoolHarness pool({"127.0.0.1:1", server_->address(), "192.0.2.1:7200", (*other)->address()});
-  pool.WaitJoined(1, std::chrono::milliseconds(3000));
-  pool.WaitJoined(3, std::chrono::milliseconds(3000));
+  PoolHarness::Joined first = pool.WaitJoined(1, std::chrono::milliseconds(3000));
+  PoolHarness::Joined second = pool.WaitJoined(3, std::chrono::milliseconds(3000));
   EXPECT_FALSE(pool.pool().WaitAllJoined(std::chrono::milliseconds(100)));
   auto missing = pool.pool().missing();
   ASSERT_EQ(missing.size(), 2U);

@@ -48,13 +48,13 @@ Status ByteChannel::ReadFrame(Frame& frame) {
   return OkStatus();
 }
 
-Status ByteChannel::WriteBytes(const void* data, size_t bytes) {
+Status ByteChannel::Queue(const void* data, size_t bytes) {
   if (bytes > out_.size() - out_size_) {
     return {StatusCode::kResourceExhausted, peer_ + " does not read its control connection"};
   }
   std::memcpy(out_.data() + out_size_, data, bytes);
   out_size_ += bytes;
-  return Flush();
+  return OkStatus();
 }
 
 Status ByteChannel::Flush() {

@@ -43,7 +43,8 @@ class ByteChannel {
   template <typename T>
   Status Write(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
-    return WriteBytes(&value, sizeof(T));
+    FD_RETURN_IF_ERROR(Queue(&value, sizeof(T)));
+    return Flush();
   }
   Status Flush();
   bool wants_write() const { return out_size_ > 0; }
@@ -65,8 +66,8 @@ class ByteChannel {
     FrameHeader header;
     header.type = static_cast<uint16_t>(T::kType);
     header.payload_bytes = sizeof(T);
-    FD_RETURN_IF_ERROR(Write(header));
-    return Write(payload);
+    FD_RETURN_IF_ERROR(Queue(&header, sizeof(header)));
+    return Write(payload);  // both in one segment
   }
 
  private:
@@ -74,7 +75,7 @@ class ByteChannel {
   static constexpr size_t kOutCapacity = 8 * kInCapacity;
 
   Status Fill(size_t bytes);
-  Status WriteBytes(const void* data, size_t bytes);
+  Status Queue(const void* data, size_t bytes);
 
   Fd socket_;
   std::string peer_;
