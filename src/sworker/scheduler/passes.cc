@@ -1,14 +1,9 @@
 #include "sworker/scheduler/passes.h"
 
-#include <utility>
-
 #include "common/base/logging.h"
 #include "sworker/scheduler/placement.h"
 
 namespace fastdecode {
-
-Passes::Passes(Books& books, Pacer& pacer)
-    : books_(books), pacer_(pacer), planned_at_(static_cast<size_t>(books.options.mini_batches)) {}
 
 // First prefilled, first joined, with one exception: a sequence that its own mini-batch could
 // not take goes to whichever mini-batch of its R-worker can. Whoever is held back holds back
@@ -39,15 +34,9 @@ void Passes::JoinReady(RWorker& rworker, int mini_batch) {
 PassPlan Passes::Plan(int mini_batch) {
   CHECK_GE(mini_batch, 0);
   CHECK_LT(mini_batch, books_.options.mini_batches);
-  const uint64_t last_turn = std::exchange(planned_at_[static_cast<size_t>(mini_batch)], ++plans_);
   PassPlan plan;
   for (int r = 0; r < books_.options.num_rworkers; ++r) {
     RWorker& rworker = books_.rworker(r);
-    for (size_t m = 0; m < rworker.pairs.size(); ++m) {
-      // Left out since this mini-batch's last turn: its last pass is long over.
-      Pair& idle = rworker.pairs[m];
-      if (planned_at_[m] < last_turn && idle.active.empty()) idle.planned_workload = 0;
-    }
     Pair& pair = rworker.pairs[static_cast<size_t>(mini_batch)];
     JoinReady(rworker, mini_batch);
     const int64_t step = pair.tracker.step();

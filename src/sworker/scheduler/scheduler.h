@@ -79,8 +79,9 @@ class Scheduler {
   void PrefillDone(SequenceId sequence);
 
   // The next pass of a mini-batch. Call it at that mini-batch's boundary only: every row
-  // of its last plan has advanced by one token. Sequences join here. The mini-batches take
-  // turns; one with nothing decoding or ready may be left out.
+  // of its last plan has advanced by one token. Sequences join here. Call it at every boundary,
+  // with nothing to decode too: what the last pass read counts against the workload limit
+  // until then.
   PassPlan PlanPass(int mini_batch);
 
   // The sequence ended (finished, cancelled or failed) and computes no more; its blocks stay

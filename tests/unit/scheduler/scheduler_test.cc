@@ -411,6 +411,55 @@ TEST(SchedulerTest, StartTokensDoNotPileUp) {
   EXPECT_EQ(Prefill(scheduler).size(), 1u);
 }
 
+// An early end gives back the share of its token that it has not used.
+TEST(SchedulerTest, EarlyEndsLetOthersStart) {
+  Scheduler scheduler(Options());
+  scheduler.RWorkerJoined(0, 10'000);
+  for (SequenceId id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.Submit(id, 1, 81).ok());
+  EXPECT_THAT(Prefill(scheduler), ElementsAre(1, 2));
+  scheduler.PlanPass(0);
+  EXPECT_THAT(Prefill(scheduler), IsEmpty());
+  End(scheduler, 1);
+  EXPECT_THAT(Prefill(scheduler), ElementsAre(3)) << "it had read 2 of its 3320 tokens";
+}
+
+// Each of the short requests that keep coming would end before the head could start anyway,
+// by the forecast; but prefills are slow here, so the forecast always slips.
+TEST(SchedulerTest, TheHeadIsNotPassedForEver) {
+  SchedulerOptions options = Options();
+  options.max_batch = 4;
+  options.load_control = false;
+  Scheduler scheduler(options);
+  scheduler.RWorkerJoined(0, 10);
+  std::map<SequenceId, int> left;
+  SequenceId last = 0;
+  const auto submit = [&](int tokens, int all_tokens) {
+    ASSERT_TRUE(scheduler.Submit(++last, all_tokens - tokens, tokens).ok());
+    left[last] = tokens - 1;
+  };
+  submit(40, 50);   // half of the blocks
+  submit(20, 100);  // the head: all of them
+  bool started = false;
+  std::vector<std::pair<int, SequenceId>> prefills;  // done at a round
+  int round = 0;
+  for (; round < 1000 && !started; ++round) {
+    submit(round == 0 ? 20 : 11, 50);
+    for (const PrefillItem& item : scheduler.PlanPrefill()) {
+      started = started || item.sequence == 2;
+      prefills.emplace_back(item.sequence == 1 ? round : round + 30, item.sequence);
+    }
+    std::erase_if(prefills, [&](const auto& prefill) {
+      if (prefill.first <= round) scheduler.PrefillDone(prefill.second);
+      return prefill.first <= round;
+    });
+    for (const PassRow& row : scheduler.PlanPass(0).rows) {
+      if (--left[row.sequence] == 0) End(scheduler, row.sequence);
+    }
+  }
+  EXPECT_TRUE(started);
+  EXPECT_GT(round, 41) << "nobody passed it";
+}
+
 // interval_steps: the same rate in micro-batches.
 TEST(SchedulerTest, IntervalGroupsTheStarts) {
   SchedulerOptions options = Options();
