@@ -1,7 +1,8 @@
 // A layer on the CPU. Weight rows are cut over the compute threads; each thread applies
 // what follows a product to its own columns, where they lie in its cache, and writes
 // them to their place in the result: the shares are never joined by a copy.
-#include <ATen/Dispatch.h>
+#include "sworker/model/cpu_layer.h"
+
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
@@ -10,10 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/base/logging.h"
 #include "sworker/model/cpu_elementwise.h"
-#include "sworker/model/layer.h"
-#include "sworker/model/sharded_linear.h"
 
 namespace fastdecode {
 namespace {
@@ -65,18 +63,16 @@ at::Tensor PadRows(const at::Tensor& x) {
 
 class CpuLayer final : public DecoderLayer {
  public:
-  CpuLayer(const ModelConfig& config, DeviceRuntime& device, const RopeTables& rope, const LayerWeights& w)
+  CpuLayer(const ModelConfig& config, DeviceRuntime& device, const RopeTables& rope, const at::Tensor& input_norm,
+           const at::Tensor& post_norm, std::shared_ptr<const LayerProducts> products)
       : shape_(config.attention),
+        inner_(config.intermediate_size),
         eps_(static_cast<float>(config.rms_norm_eps)),
         device_(device),
         rope_(rope),
-        input_norm_(w.input_norm),
-        post_norm_(w.post_norm),
-        qkv_({w.qkv}, {w.qkv_bias}, device.num_shards(), shape_.head_dim),
-        o_({w.o}, {w.o_bias}, device.num_shards(), kGranule),
-        gate_up_({w.gate, w.up}, {w.gate_bias, w.up_bias}, device.num_shards(), kGranule),
-        down_({w.down}, {w.down_bias}, device.num_shards(), kGranule),
-        inner_(w.gate.size(0)) {}
+        input_norm_(input_norm),
+        post_norm_(post_norm),
+        products_(std::move(products)) {}
 
   at::Tensor AttentionIn(const at::Tensor& x, const at::Tensor& positions) const override {
     const int64_t rows = x.size(0);
@@ -86,8 +82,8 @@ class CpuLayer final : public DecoderLayer {
     at::Tensor qkv;  // with one shard the product itself
     if (device_.num_shards() > 1) qkv = at::empty({rows, shape_.qkv_width()}, x.options());
     device_.ParallelShards([&](int shard) {
-      if (qkv_.width(shard) == 0) return;
-      const at::Tensor share = qkv_.RunShard(shard, normed);
+      if (products_->qkv.width(shard) == 0) return;
+      const at::Tensor share = products_->qkv.RunShard(shard, normed);
       if (device_.num_shards() == 1) qkv = share.narrow(0, 0, rows);
       Rope(shard, share, positions, qkv);
     });
@@ -95,21 +91,19 @@ class CpuLayer final : public DecoderLayer {
   }
 
   at::Tensor AttentionOut(const at::Tensor& x, const at::Tensor& o) const override {
-    const int64_t rows = x.size(0);
     const at::Tensor attended = PadRows(o);
-    const at::Tensor middle = ProductPlus(o_, attended, x);
+    const at::Tensor middle = ProductPlus(products_->o, attended, x);
     const at::Tensor normed = Norm(device_, middle, post_norm_, eps_);
     const at::Tensor inner = at::empty({attended.size(0), inner_}, x.options());
     device_.ParallelShards([&](int shard) {
-      const int64_t width = gate_up_.width(shard);
+      const int64_t width = products_->gate_up.width(shard);
       if (width == 0) return;
-      const at::Tensor both = gate_up_.RunShard(shard, normed);
-      at::Tensor gate = both.narrow(1, 0, width), out = Columns(inner, gate_up_, shard);
+      const at::Tensor both = products_->gate_up.RunShard(shard, normed);
+      at::Tensor gate = both.narrow(1, 0, width), out = Columns(inner, products_->gate_up, shard);
       at::silu_(gate);
       at::mul_out(out, gate, both.narrow(1, width, width));
     });
-    DCHECK_EQ(middle.size(0), rows);
-    return ProductPlus(down_, inner, middle);
+    return ProductPlus(products_->down, inner, middle);
   }
 
  private:
@@ -127,7 +121,8 @@ class CpuLayer final : public DecoderLayer {
 
   // A shard's heads from its product to qkv, Q's and K's rotated. qkv may be the product.
   void Rope(int shard, const at::Tensor& share, const at::Tensor& positions, const at::Tensor& qkv) const {
-    const int64_t dim = shape_.head_dim, half = dim / 2, begin = qkv_.begin(shard), width = qkv_.width(shard);
+    const int64_t dim = shape_.head_dim, half = dim / 2, begin = products_->qkv.begin(shard),
+                  width = products_->qkv.width(shard);
     const int64_t rotated = (int64_t{shape_.num_heads} + shape_.num_kv_heads) * dim;  // columns before V's
     const float* cos = rope_.cos.const_data_ptr<float>();
     const float* sin = rope_.sin.const_data_ptr<float>();
@@ -154,12 +149,12 @@ class CpuLayer final : public DecoderLayer {
   }
 
   const AttentionShape shape_;
+  const int64_t inner_;
   const float eps_;
   DeviceRuntime& device_;
   const RopeTables& rope_;
   const at::Tensor input_norm_, post_norm_;
-  const ShardedLinear qkv_, o_, gate_up_, down_;
-  const int64_t inner_;
+  const std::shared_ptr<const LayerProducts> products_;
 };
 
 class CpuHead final : public OutputHead {
@@ -195,7 +190,8 @@ class CpuLayerFactory final : public LayerFactory {
   CpuLayerFactory(const ModelConfig& config, DeviceRuntime& device, const RopeTables& rope)
       : config_(config), device_(device), rope_(rope) {}
   std::unique_ptr<DecoderLayer> MakeLayer(const LayerWeights& weights) override {
-    return std::make_unique<CpuLayer>(config_, device_, rope_, weights);
+    return MakeCpuLayer(config_, device_, rope_, weights.input_norm, weights.post_norm,
+                        std::make_shared<const LayerProducts>(weights, config_.attention, device_.num_shards()));
   }
   std::unique_ptr<OutputHead> MakeHead(const at::Tensor& norm, const at::Tensor& weight) override {
     return std::make_unique<CpuHead>(config_, device_, norm, weight);
@@ -208,6 +204,18 @@ class CpuLayerFactory final : public LayerFactory {
 };
 
 }  // namespace
+
+LayerProducts::LayerProducts(const LayerWeights& w, const AttentionShape& shape, int num_shards)
+    : qkv({w.qkv}, {w.qkv_bias}, num_shards, shape.head_dim),
+      o({w.o}, {w.o_bias}, num_shards, kGranule),
+      gate_up({w.gate, w.up}, {w.gate_bias, w.up_bias}, num_shards, kGranule),
+      down({w.down}, {w.down_bias}, num_shards, kGranule) {}
+
+std::unique_ptr<DecoderLayer> MakeCpuLayer(const ModelConfig& config, DeviceRuntime& device, const RopeTables& rope,
+                                           const at::Tensor& input_norm, const at::Tensor& post_norm,
+                                           std::shared_ptr<const LayerProducts> products) {
+  return std::make_unique<CpuLayer>(config, device, rope, input_norm, post_norm, std::move(products));
+}
 
 std::unique_ptr<LayerFactory> MakeCpuLayerFactory(const ModelConfig& config, DeviceRuntime& device,
                                                   const RopeTables& rope) {
