@@ -67,22 +67,32 @@ class Cluster:
 
 
 @contextmanager
+def running(config, build, interrupt, output=None):
+    """(API address, secret file) of the config's cluster, brought up for the time of the `with` if it is not up."""
+    cluster = Cluster(config, build)
+    found = cluster.status()
+    if found is not None:
+        print(f"fastdecode: using the cluster that is up at {found[0]}", file=sys.stderr)
+        yield found
+        return
+    cluster.up(interrupt, output)
+    try:
+        found = cluster.status()
+        if found is None:
+            raise ClusterFailed(config, EXIT_LOST)
+        yield found
+    finally:
+        cluster.down(output)
+
+
+@contextmanager
 def connected(args, name, interrupt):
-    """A Client by --connect, --config and --secret_file; brings the config's cluster up if none is."""
+    """A Client by --connect, --config and --secret_file."""
     address, secret_file = args.connect, args.secret_file
     with ExitStack() as stack:
         if args.config:
-            cluster = Cluster(args.config, args.build)
-            found = cluster.status()
-            if found is not None:
-                print(f"fastdecode: using the cluster that is up at {found[0]}", file=sys.stderr)
-            else:
-                cluster.up(interrupt)
-                stack.callback(cluster.down)
-                found = cluster.status()
-                if found is None:
-                    raise ClusterFailed(args.config, EXIT_LOST)
-            address, secret_file = found[0], secret_file or found[1]
+            address, found = stack.enter_context(running(args.config, args.build, interrupt))
+            secret_file = secret_file or found
         if not secret_file:
             raise UsageError("--connect needs --secret_file FILE, the cluster's secret")
         yield stack.enter_context(Client(address, keys.load(secret_file), name))
