@@ -88,7 +88,7 @@ void WaitForEnd(const sigset_t& signals) {
 int Serve(const Config& config, const sigset_t& signals) {
   const auto secret = LoadSecret(config.transport.secret_file);
   if (!secret.ok()) return Fail(kExitUsage, secret.status().message());
-  auto device = MakeDeviceRuntime(config.sworker.device, config.sworker.threads);
+  auto device = MakeDeviceRuntime(config.sworker.device, SWorkerThreads(config), config.sworker.pin);
   if (!device.ok()) return Fail(kExitWorker, device.status().message());
   LOG(INFO) << "device: " << (*device)->description();
   auto model = LoadModel(config, **device);

@@ -51,7 +51,7 @@ def _prepare(folder, options):
     config = plan.read_effective(f"{options.programs}/fastdecode-sworker", options.config)
     if plan.ensure_secret(config["transport"]["secret_file"]):
         say(f"created the secret {config['transport']['secret_file']}")
-    plan.name_hosts(config)
+    plan.name_hosts(config, folder.reserved_ports())
     names = {host.get("ssh", "") for host in config["rworkers"]["hosts"]} | {""}
     probes = plan.probe_hosts({ssh: Host(folder.key, ssh, options.ssh_config) for ssh in sorted(names)})
     dealt = plan.deal_cpus(config, probes, say)

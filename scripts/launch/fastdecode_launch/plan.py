@@ -61,15 +61,15 @@ def free_ports(count, taken):
     return ports
 
 
-def name_hosts(config):
-    """Replaces rworkers.count by that many hosts on free ports of this machine."""
+def name_hosts(config, reserved):
+    """Replaces rworkers.count by that many hosts on free ports of this machine that are not reserved."""
     rworkers = config["rworkers"]
     count = rworkers.pop("count", None)
     if count is None:
         return
     api_port = int(config["sworker"]["listen"].rpartition(":")[2])
     rworkers["hosts"] = []
-    for port in free_ports(count, {api_port}):
+    for port in free_ports(count, reserved | {api_port}):
         address = f"127.0.0.1:{port}"
         rworkers["hosts"].append({"address": address, "listen": address, "threads": rworkers["threads"],
                                   "kv_memory": rworkers["kv_memory"]})

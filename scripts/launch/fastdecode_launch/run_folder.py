@@ -90,6 +90,17 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
+    def reserved_ports(self):
+        """Of every cluster of this user that is up: a worker that died keeps its port for its restart."""
+        ports = set()
+        for path in self.root.glob("*/state.json"):
+            try:
+                workers = json.loads(path.read_text())["workers"]
+            except (OSError, ValueError, KeyError):
+                continue  # taken down this moment, or not ours to read
+            ports |= {int(worker["address"].rpartition(":")[2]) for worker in workers}
+        return ports
+
     def load(self):
         """The state, or None where nothing was brought up or all was taken down."""
         try:

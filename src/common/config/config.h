@@ -97,6 +97,10 @@ Result<Config> LoadConfig(const std::string& path);
 // LoadConfig of it gives the same config.
 std::string ConfigToJson(const Config& config);
 
+// sworker.threads, or for "auto" the CPUs that this process may use less the threads of
+// the R-workers on this host, at least 1.
+int SWorkerThreads(const Config& config);
+
 // "8GiB", "512 MiB", "1024" -> bytes. kInvalidArgument otherwise, and above 2^63 - 1.
 Result<int64_t> ParseSize(const std::string& text);
 // The shortest exact way: 8589934592 -> "8GiB", 1000 -> "1000".

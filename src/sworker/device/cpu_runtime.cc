@@ -38,7 +38,7 @@ bool HasCapability(const std::string& name) {
 
 class CpuRuntime final : public DeviceRuntime {
  public:
-  explicit CpuRuntime(int threads) : pool_(threads, CpusToPin(threads)) {}
+  CpuRuntime(int threads, bool pin) : pool_(threads, pin ? CpusToPin(threads) : std::vector<int>()) {}
 
   at::Device device() const override { return at::Device(at::kCPU); }
 
@@ -66,9 +66,9 @@ class CpuRuntime final : public DeviceRuntime {
 
 }  // namespace
 
-std::unique_ptr<DeviceRuntime> MakeCpuRuntime(int threads) {
+std::unique_ptr<DeviceRuntime> MakeCpuRuntime(int threads, bool pin) {
   InitTorch();
-  return std::make_unique<CpuRuntime>(threads);
+  return std::make_unique<CpuRuntime>(threads, pin);
 }
 
 }  // namespace fastdecode

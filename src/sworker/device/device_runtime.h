@@ -49,13 +49,13 @@ class DeviceRuntime {
   virtual void ParallelShards(const std::function<void(int shard)>& work) = 0;
 };
 
-// threads: compute threads, pinned one a CPU to `cpus` if that holds at least that many
-// (else unpinned, with a log line).
-std::unique_ptr<DeviceRuntime> MakeCpuRuntime(int threads);
+// threads: compute threads, pinned one a CPU where this process may use that many (else
+// unpinned, with a log line). pin false: other processes want the same CPUs; neither pins nor spins.
+std::unique_ptr<DeviceRuntime> MakeCpuRuntime(int threads, bool pin = true);
 
 // "cpu" or "cuda:N". Opening the plugin must come before any other question about CUDA
 // to libtorch, which remembers its first answer.
-Result<std::unique_ptr<DeviceRuntime>> MakeDeviceRuntime(const std::string& device, int threads);
+Result<std::unique_ptr<DeviceRuntime>> MakeDeviceRuntime(const std::string& device, int threads, bool pin = true);
 
 // The plugin's only symbol, and the number that a change of this header raises.
 inline constexpr int kDeviceRuntimeAbi = 1;

@@ -40,11 +40,11 @@ Result<std::unique_ptr<DeviceRuntime>> OpenCuda(const std::string& device, int i
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceRuntime>> MakeDeviceRuntime(const std::string& device, int threads) {
+Result<std::unique_ptr<DeviceRuntime>> MakeDeviceRuntime(const std::string& device, int threads, bool pin) {
   if (device == "cpu") {
     if (threads < 1)
       return InvalidArgument("cpu: " + std::to_string(threads) + " compute threads; at least 1 is needed");
-    return MakeCpuRuntime(threads);
+    return MakeCpuRuntime(threads, pin);
   }
   const int index = CudaIndex(device);
   if (index < 0) return InvalidArgument("unknown device \"" + device + "\": expected \"cpu\" or \"cuda:N\"");

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <nlohmann/json.hpp>
 
@@ -256,6 +257,22 @@ TEST_F(ConfigTest, BrokenJsonIsLocated) {
   EXPECT_THAT(message(std::string(100, '[') + std::string(100, ']')), HasSubstr("nested deeper than 64 levels"));
   EXPECT_THAT(message("{\"a\": \"\xff\"}"), HasSubstr("parse error at line 1"));
   EXPECT_THAT(message(std::string((1 << 20) + 1, ' ')), HasSubstr("larger than 1 MiB"));
+}
+
+TEST_F(ConfigTest, AutomaticThreadsAreWhatTheRWorkersOfThisHostLeave) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  const int cpus = CPU_COUNT(&allowed);
+  const auto hosts = [](int here, int elsewhere) {
+    return json::array(
+        {{{"address", "a:1"}, {"threads", here}}, {{"address", "b:1"}, {"threads", elsewhere}, {"ssh", "b"}}});
+  };
+  const auto threads = [&](const json& list) {
+    return SWorkerThreads(*LoadWith({{"/rworkers/count", nullptr}, {"/rworkers/hosts", list}}));
+  };
+  EXPECT_EQ(threads(hosts(1, 500)), std::max(cpus - 1, 1));
+  EXPECT_EQ(threads(hosts(4096, 1)), 1);
+  EXPECT_EQ(SWorkerThreads(*LoadWith({{"/sworker/threads", 7}})), 7);
 }
 
 TEST_F(ConfigTest, SameKeyInTwoObjectsIsNoDuplicate) {
