@@ -1,4 +1,4 @@
-#include "support/local_attention.h"
+#include "tests/support/local_attention.h"
 
 #include <algorithm>
 #include <cstring>
