@@ -12,7 +12,7 @@
 namespace fastdecode {
 namespace {
 
-constexpr int kBatch = 256, kRWorkers = 2, kContext = 1024;
+constexpr int kBatch = 256, kRWorkers = 2, kContext = 512;
 
 struct Workload {
   std::string name;
@@ -125,8 +125,8 @@ TEST(SchedulerStudyTest, Table) {
     EXPECT_GT(Throughput(varied.paced), 0.97 * Throughput(varied.off));
     EXPECT_LT(varied.paced.max_pass_time, 1.01);
   }
-  Study(Lengths("equal, half end early", 1, 0.5), 1.0);
-  Study(Lengths("equal, half end early", 1, 0.5), 0.0);
+  Study(Lengths("equal, end at 0.5 .. 1", 1, 0.5), 1.0);
+  Study(Lengths("equal, end at 0.5 .. 1", 1, 0.5), 0.0);
   for (const double scale : {0.7, 1.0}) {
     const Outcome azure = Study(Azure(false), scale);
     EXPECT_GT(Throughput(azure.paced), 0.97 * Throughput(azure.off));
