@@ -118,6 +118,7 @@ def down(options):
     with folder.lock(say):
         if folder.load() is None:
             say(f"{folder.config} is not up")
+            folder.remove_remains()
         return _take_down(folder, options.grace)
 
 

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import socket
 import stat
 from contextlib import contextmanager
@@ -52,6 +53,7 @@ class RunFolder:
         self.root = Path(f"/tmp/fastdecode-{os.getuid()}")
         self.path = self.root / self.key
         self.effective_config = self.path / "effective.json"
+        self._state_file = self.path / "state.json"
 
     def create(self):
         """Makes the folder; only this user may enter it."""
@@ -71,7 +73,11 @@ class RunFolder:
         """One command at a time changes a cluster."""
         with self._locked(self.root / f"{self.key}.lock", lambda: say(
                 "waiting for another fastdecode-cluster command on this config")):
-            yield
+            try:
+                yield
+            finally:
+                if not self._state_file.exists():  # nothing is left that the lock would guard
+                    (self.root / f"{self.key}.lock").unlink()
 
     @contextmanager
     def port_lock(self):
@@ -82,13 +88,24 @@ class RunFolder:
     @contextmanager
     def _locked(self, path, on_wait):
         self._own(self.root)
-        with open(path, "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                on_wait()
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        while True:
+            with open(path, "w") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    on_wait()
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                # Whoever held it may have removed it; then the lock is on a file that nobody else finds.
+                if self._is_at(path, file):
+                    yield
+                    return
+
+    @staticmethod
+    def _is_at(path, file):
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except FileNotFoundError:
+            return False
 
     def reserved_ports(self):
         """Of every cluster of this user that is up: a worker that died keeps its port for its restart."""
@@ -104,7 +121,7 @@ class RunFolder:
     def load(self):
         """The state, or None where nothing was brought up or all was taken down."""
         try:
-            text = (self.path / "state.json").read_text()
+            text = self._state_file.read_text()
         except (FileNotFoundError, NotADirectoryError):
             return None
         if self.path.stat().st_uid != os.getuid():
@@ -114,7 +131,7 @@ class RunFolder:
         return State(**values)
 
     def save(self, state):
-        self._replace(self.path / "state.json", json.dumps(asdict(state), indent=1))
+        self._replace(self._state_file, json.dumps(asdict(state), indent=1))
 
     def save_effective(self, config):
         self._replace(self.effective_config, json.dumps(config, indent=2) + "\n")
@@ -126,4 +143,9 @@ class RunFolder:
         new.rename(path)
 
     def forget(self):
-        (self.path / "state.json").unlink(missing_ok=True)
+        self._state_file.unlink(missing_ok=True)
+
+    def remove_remains(self):
+        """The logs that an attempt which failed has left."""
+        if self.path.is_dir() and self.path.stat().st_uid == os.getuid():
+            shutil.rmtree(self.path)

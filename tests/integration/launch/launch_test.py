@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -275,7 +276,16 @@ class StaleState(ClusterCase):
         for path in (folder, folder.parent):
             self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o700)
         self.ok("down", self.config)
-        self.assertFalse(folder.exists())
+        self.assertEqual(list(folder.parent.glob(folder.name + "*")), [])
+
+    def test_down_removes_what_a_failed_up_left(self):
+        self.write_config()
+        (self.folder / "cluster.secret").write_text("too short")
+        text = self.assert_fails(2, "logs stay in ")
+        folder = Path(re.search(r"logs stay in (.*)", text).group(1))
+        self.assertTrue((folder / "rworker-0.log").exists())
+        self.ok("down", self.config)
+        self.assertEqual(list(folder.parent.glob(folder.name + "*")), [])
 
 
 if __name__ == "__main__":
