@@ -140,6 +140,26 @@ TEST_P(HuggingFace, UnroundedMarginsAgreeClosely) {
   EXPECT_GT(verdict.steps, 1000u);
 }
 
+// Computed in bf16 the answers are others, but near: each of the layers' dozen roundings
+// adds 2^-9 of its value. Both of the CPU's numbers of threads and libtorch's own operators
+// stay within the same limit.
+TEST(Bf16, MarginsStayNear) {
+  const Result<Oracle> oracle = LoadOracle(ModelFolder("tinystories-656k/expected_many.json"));
+  ASSERT_TRUE(oracle.ok()) << oracle.status().ToString();
+  Config config = FolderConfig(ModelFolder("tinystories-656k-bf16"));
+  config.model.dtype = DType::kBf16;
+  for (const auto& [threads, kind] : {std::pair(1, LayerKind::kBest), {2, LayerKind::kBest}, {1, LayerKind::kTorch}}) {
+    const auto device = MakeCpuRuntime(threads);
+    const auto model = MustLoad(config, *device, kind);
+    PlainDecoder decoder(*model, *device, /*round=*/true);
+    const MarginsVerdict verdict = CompareMargins(*oracle, TeacherForced(decoder, *oracle), OracleLimits());
+    std::cout << "bf16 margins: median error " << verdict.median << ", largest " << verdict.largest << "\n";
+    EXPECT_GT(verdict.steps, 1000u);
+    EXPECT_LE(verdict.median, 0.05);
+    EXPECT_LE(verdict.largest, 0.6);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Models, HuggingFace,
     ::testing::Values(ModelUnderTest{"tinystories-656k", "tinystories-656k/expected_many.json", 1, LayerKind::kBest},
