@@ -15,7 +15,6 @@ using Need = FieldReader::Need;
 constexpr uint64_t kMaxId = std::numeric_limits<int64_t>::max();
 constexpr uint64_t kMaxSeed = std::numeric_limits<uint64_t>::max();
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMinInt64 = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMinInt32 = std::numeric_limits<int32_t>::min();
 constexpr size_t kMaxTextBytes = 4096;

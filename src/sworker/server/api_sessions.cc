@@ -6,16 +6,16 @@
 
 namespace fastdecode {
 
-ApiClient* ApiSessions::FindClient(const std::string& routing_id) {
+ApiPeer* ApiSessions::FindClient(const std::string& routing_id) {
   const auto found = clients_.find(routing_id);
   return found == clients_.end() ? nullptr : found->second.get();
 }
 
-ApiClient& ApiSessions::AddClient(std::string routing_id, std::string name) {
-  auto client = std::make_unique<ApiClient>();
+ApiPeer& ApiSessions::AddClient(std::string routing_id, std::string name) {
+  auto client = std::make_unique<ApiPeer>();
   client->routing_id = routing_id;
   client->name = std::move(name);
-  ApiClient& added = *client;
+  ApiPeer& added = *client;
   clients_[std::move(routing_id)] = std::move(client);
   return added;
 }
@@ -24,7 +24,7 @@ bool ApiSessions::Full(int64_t prompt_tokens) const {
   return requests_.size() >= kApiMaxOpenRequests || open_prompt_tokens_ + prompt_tokens > kApiMaxOpenPromptTokens;
 }
 
-SequenceId ApiSessions::Open(ApiClient& client, ApiRequest request) {
+SequenceId ApiSessions::Open(ApiPeer& client, ApiRequest request) {
   const SequenceId sequence = ++last_sequence_;
   CHECK(client.open.emplace(request.id, sequence).second);
   open_prompt_tokens_ += request.prompt_tokens;
@@ -38,7 +38,7 @@ ApiRequest* ApiSessions::Find(SequenceId sequence) {
   return found == requests_.end() ? nullptr : &found->second;
 }
 
-ApiClient* ApiSessions::AddToken(const TokenUpdate& update) {
+ApiPeer* ApiSessions::AddToken(const TokenUpdate& update) {
   ApiRequest* request = Find(update.id);
   if (request == nullptr) return nullptr;  // Its client went away.
   request->tokens.push_back(update.token);
@@ -74,7 +74,7 @@ FinishedMessage ApiSessions::Close(SequenceId sequence, const RequestFinished& f
   return message;
 }
 
-std::vector<SequenceId> ApiSessions::Abandon(ApiClient& client) {
+std::vector<SequenceId> ApiSessions::Abandon(ApiPeer& client) {
   std::vector<SequenceId> sequences;
   for (const auto& [id, sequence] : client.open) sequences.push_back(sequence);
   for (const SequenceId sequence : sequences) Erase(sequence);
@@ -96,7 +96,7 @@ std::vector<SequenceId> ApiSessions::OpenSequences() const {
 }
 
 void ApiSessions::Sweep() {
-  std::erase_if(clients_, [](const auto& entry) { return entry.second->state == ApiClient::State::kGone; });
+  std::erase_if(clients_, [](const auto& entry) { return entry.second->state == ApiPeer::State::kGone; });
 }
 
 }  // namespace fastdecode

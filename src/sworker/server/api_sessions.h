@@ -18,7 +18,8 @@ inline constexpr size_t kApiMaxOpenRequests = size_t{1} << 16;
 inline constexpr int64_t kApiMaxOpenPromptTokens = int64_t{1} << 26;
 inline constexpr size_t kApiMaxClients = 1024;
 
-struct ApiClient {
+// A client, as the server sees it.
+struct ApiPeer {
   enum class State {
     kReading,  // Takes its messages.
     kLagging,  // Its queue is full: its requests were cancelled, and it is still to be told so.
@@ -32,7 +33,7 @@ struct ApiClient {
 };
 
 struct ApiRequest {
-  ApiClient* client = nullptr;
+  ApiPeer* client = nullptr;
   RequestId id = 0;
   bool stream = true;
   bool logprobs = false;
@@ -44,8 +45,8 @@ struct ApiRequest {
 
 class ApiSessions {
  public:
-  ApiClient* FindClient(const std::string& routing_id);
-  ApiClient& AddClient(std::string routing_id, std::string name);
+  ApiPeer* FindClient(const std::string& routing_id);
+  ApiPeer& AddClient(std::string routing_id, std::string name);
   size_t num_clients() const { return clients_.size(); }
   template <typename F>
   void ForEachClient(F&& visit) {
@@ -54,14 +55,14 @@ class ApiSessions {
 
   bool Full(int64_t prompt_tokens) const;
   // The client must not have the request's id open.
-  SequenceId Open(ApiClient& client, ApiRequest request);
+  SequenceId Open(ApiPeer& client, ApiRequest request);
   ApiRequest* Find(SequenceId sequence);
   // Books one token. Returns the client that has something to be sent, if any.
-  ApiClient* AddToken(const TokenUpdate& update);
+  ApiPeer* AddToken(const TokenUpdate& update);
   // Takes the request out of the books. `reason` and the rest of it come from `finished`.
   FinishedMessage Close(SequenceId sequence, const RequestFinished& finished);
   // Takes all of a client's requests out of the books and returns their sequences.
-  std::vector<SequenceId> Abandon(ApiClient& client);
+  std::vector<SequenceId> Abandon(ApiPeer& client);
   std::vector<SequenceId> OpenSequences() const;
   // Forgets the clients that are gone.
   void Sweep();
@@ -72,7 +73,7 @@ class ApiSessions {
  private:
   void Erase(SequenceId sequence);
 
-  std::unordered_map<std::string, std::unique_ptr<ApiClient>> clients_;
+  std::unordered_map<std::string, std::unique_ptr<ApiPeer>> clients_;
   std::unordered_map<SequenceId, ApiRequest> requests_;
   SequenceId last_sequence_ = 0;
   int64_t open_prompt_tokens_ = 0;
