@@ -8,8 +8,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "common/base/logging.h"
@@ -78,30 +80,37 @@ std::string MissingText(const RWorkerPool& pool) {
   return text;
 }
 
-// Waits for SIGINT or SIGTERM, or for `failed`, which whoever sets it follows with SIGTERM.
-void WaitForEnd(const sigset_t& signals) {
-  int signal = 0;
-  sigwait(&signals, &signal);
-  LOG(INFO) << "stopping (" << strsignal(signal) << ")";
-}
+// Takes SIGINT and SIGTERM on a thread of its own. Before anybody waits for them there is
+// nobody to answer, so they end the process at once, however long a model loads.
+class StopSignals {
+ public:
+  // Before any other thread is made: all inherit the blocked mask.
+  StopSignals() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    std::thread([this, set] {
+      int signal = 0;
+      sigwait(&set, &signal);
+      LOG(INFO) << "stopping (" << strsignal(signal) << ")";
+      if (!awaited_.exchange(true)) ::_exit(kExitOk);
+      stop_.set_value();
+    }).detach();
+  }
+  // Returns when a signal has come.
+  void Wait() {
+    if (!awaited_.exchange(true)) stop_.get_future().wait();
+  }
+  static void Raise() { ::kill(::getpid(), SIGTERM); }
 
-int Serve(const Config& config, const sigset_t& signals) {
-  const auto secret = LoadSecret(config.transport.secret_file);
-  if (!secret.ok()) return Fail(kExitUsage, secret.status().message());
-  auto device = MakeDeviceRuntime(config.sworker.device, SWorkerThreads(config), config.sworker.pin);
-  if (!device.ok()) return Fail(kExitWorker, device.status().message());
-  LOG(INFO) << "device: " << (*device)->description();
-  auto model = LoadModel(config, **device);
-  if (!model.ok()) return Fail(kExitUsage, model.status().message());
+ private:
+  std::atomic<bool> awaited_ = false;
+  std::promise<void> stop_;
+};
 
-  Timeline timeline(config.pipeline.mini_batches);
-  const SessionOptions session = MakeSessionOptions(config);
-  RemoteAttention attention(session, static_cast<int>(config.rworkers.hosts.size()));
-  ServingCore core(config, timeline);
-  Engine engine(MakeEngineOptions(config), **model, **device, attention, timeline, core);
-
-  std::vector<std::string> addresses;
-  for (const RWorkerHost& host : config.rworkers.hosts) addresses.push_back(host.address);
+RWorkerCallbacks MakeCallbacks(Engine& engine, RemoteAttention& attention, ServingCore& core) {
   RWorkerCallbacks callbacks;
   callbacks.on_joined = [&](int index, const RWorkerGrant& grant, std::unique_ptr<Endpoint> endpoint) {
     // std::function wants copies: the endpoint travels in a shared holder.
@@ -114,49 +123,75 @@ int Serve(const Config& config, const sigset_t& signals) {
   callbacks.on_lost = [&](int index, uint32_t, const Status& reason) {
     engine.Post([&, index, reason] { attention.Lose(index, reason); });
   };
+  return callbacks;
+}
+
+// Brings the API up once every R-worker is there, and waits for the end.
+int ServeApi(const Config& config, const Secret& secret, RWorkerPool& pool, ServingCore& core,
+             std::atomic<ApiServer*>* publish_to, StopSignals* signals) {
+  if (!pool.WaitAllJoined(kJoinTimeout))
+    return Fail(kExitWorker, "not every R-worker could be reached:" + MissingText(pool));
+  const ApiServerOptions options{.listen = config.sworker.listen, .info = MakeServerInfo(config)};
+  auto api = ApiServer::Start(options, secret.key, config.model_config, core);
+  if (!api.ok()) return Fail(kExitWorker, api.status().message());
+  *publish_to = api->get();
+  std::printf("ready fastdecode-sworker %s device=%s model=%s rworkers=%d max_batch=%d max_context=%d\n",
+              (*api)->endpoint().c_str(), config.sworker.device.c_str(), config.model.path.c_str(), pool.size(),
+              config.pipeline.max_batch, config.max_context);
+  std::fflush(stdout);
+  signals->Wait();
+  (*api)->StopAccepting();
+  core.Shutdown();
+  *publish_to = nullptr;
+  (*api)->Stop();
+  return kExitOk;
+}
+
+int Serve(const Config& config, StopSignals* signals) {
+  const auto secret = LoadSecret(config.transport.secret_file);
+  if (!secret.ok()) return Fail(kExitUsage, secret.status().message());
+  auto device = MakeDeviceRuntime(config.sworker.device, SWorkerThreads(config), config.sworker.pin);
+  if (!device.ok()) return Fail(kExitWorker, device.status().message());
+  LOG(INFO) << "device: " << (*device)->description();
+  auto model = LoadModel(config, **device);
+  if (!model.ok()) {
+    const bool memory = model.status().code() == StatusCode::kResourceExhausted;
+    return Fail(memory ? kExitWorker : kExitUsage, model.status().message());
+  }
+
+  Timeline timeline(config.pipeline.mini_batches);
+  const SessionOptions session = MakeSessionOptions(config);
+  RemoteAttention attention(session, static_cast<int>(config.rworkers.hosts.size()));
+  ServingCore core(config, timeline);
+  Engine engine(MakeEngineOptions(config), **model, **device, attention, timeline, core);
+  std::vector<std::string> addresses;
+  for (const RWorkerHost& host : config.rworkers.hosts) addresses.push_back(host.address);
   auto pool = RWorkerPool::Start(
-      addresses, *secret, session, [&](size_t bytes) { return (*device)->AllocatePinned(bytes); }, callbacks);
+      addresses, *secret, session, [&](size_t bytes) { return (*device)->AllocatePinned(bytes); },
+      MakeCallbacks(engine, attention, core));
   if (!pool.ok()) return Fail(kExitUsage, pool.status().message());
 
   std::atomic<bool> failed = false;
-  std::unique_ptr<ApiServer> api;
+  std::atomic<ApiServer*> publish_to = nullptr;
   ServingOutputs outputs;
   outputs.publish = [&](std::span<const TokenUpdate> tokens, std::span<const RequestFinished> finished) {
-    if (api != nullptr) api->Publish(tokens, finished);
+    if (ApiServer* api = publish_to.load()) api->Publish(tokens, finished);
   };
   outputs.report_lost = [&](int index, uint32_t incarnation, const Status& reason) {
     (*pool)->ReportLost(index, incarnation, reason);
   };
   outputs.fatal = [&](const Status&) {
     failed = true;
-    ::kill(::getpid(), SIGTERM);
+    StopSignals::Raise();
   };
   outputs.rworker_stats = [&] { return RWorkerStatsJson(config, **pool); };
   core.Start(engine, outputs);
   engine.Start();
-
-  int code = kExitOk;
-  if (!(*pool)->WaitAllJoined(kJoinTimeout)) {
-    code = Fail(kExitWorker, "not every R-worker could be reached:" + MissingText(**pool));
-  } else if (auto started = ApiServer::Start({.listen = config.sworker.listen, .info = MakeServerInfo(config)},
-                                             secret->key, config.model_config, core);
-             !started.ok()) {
-    code = Fail(kExitWorker, started.status().message());
-  } else {
-    api = std::move(*started);
-    std::printf("ready fastdecode-sworker %s device=%s model=%s rworkers=%zu max_batch=%d max_context=%d\n",
-                api->endpoint().c_str(), config.sworker.device.c_str(), config.model.path.c_str(), addresses.size(),
-                config.pipeline.max_batch, config.max_context);
-    std::fflush(stdout);
-    WaitForEnd(signals);
-    if (failed) code = kExitWorker;
-    api->StopAccepting();
-  }
+  const int code = ServeApi(config, *secret, **pool, core, &publish_to, signals);
   core.Shutdown();
-  if (api != nullptr) api->Stop();
   pool->reset();
   engine.Stop();
-  return code;
+  return failed ? kExitWorker : code;
 }
 
 int Main() {
@@ -172,14 +207,9 @@ int Main() {
                                 ": has rworkers.count, whose ports only the launch script knows: start it with "
                                 "scripts/launch/fastdecode-cluster up " +
                                 FLAGS_config + ", or name rworkers.hosts");
-  // Threads made from here on leave these to WaitForEnd.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  StopSignals signals;
   InitTorch();
-  return Serve(*config, signals);
+  return Serve(*config, &signals);
 }
 
 }  // namespace

@@ -114,17 +114,17 @@ bool Engine::RunCompletions() {
     switch (end.id.owner) {
       case StageId::Owner::kPass: {
         DecodePass& pass = *passes_[index];
-        timeline_.StageDone(end.times, pass.unblocked());
+        timeline_.StageDone(Timeline::Work::kDecode, end.times, pass.unblocked());
         pass.StageDone();
         if (pass.state() == DecodePass::State::kDone) FinishPass(end.id.index);
         break;
       }
       case StageId::Owner::kPrefill:
-        timeline_.StageDone(end.times, nullptr);
+        timeline_.StageDone(Timeline::Work::kPrefill, end.times, nullptr);
         prefill_->ComputeDone();
         break;
       case StageId::Owner::kPush:
-        timeline_.StageDone(end.times, nullptr);
+        timeline_.StageDone(Timeline::Work::kPrefill, end.times, nullptr);
         prefill_->PushDone(end.id.index);
         break;
     }

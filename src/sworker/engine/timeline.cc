@@ -20,7 +20,7 @@ int Bucket(int64_t ns, int buckets) {
 Timeline::Timeline(int mini_batches)
     : reset_ns_(NowNs()), last_end_ns_(reset_ns_), mini_batch_passes_(static_cast<size_t>(mini_batches), 0) {}
 
-void Timeline::StageDone(const StageTimes& times, const AttendedInfo* unblocked) {
+void Timeline::StageDone(Work work, const StageTimes& times, const AttendedInfo* unblocked) {
   std::lock_guard lock(mutex_);
   int64_t gap = std::max<int64_t>(0, times.begin_ns - last_end_ns_);
   const int64_t idle = std::min(gap, idle_in_gap_ns_);
@@ -40,6 +40,7 @@ void Timeline::StageDone(const StageTimes& times, const AttendedInfo* unblocked)
   const int64_t end = std::max(times.end_ns, computed);
   sums_.copy_ns += (copied - begin) + (end - computed);
   sums_.s_part_ns += computed - copied;
+  if (work == Work::kDecode) sums_.s_busy_ns += end - begin;
   last_end_ns_ = end;
 }
 

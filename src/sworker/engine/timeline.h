@@ -35,6 +35,7 @@ struct Distribution {
 struct TimelineWindow {
   int64_t wall_ns = 0;
   int64_t s_part_ns = 0, r_part_ns = 0, wire_ns = 0, copy_ns = 0, scheduler_ns = 0, idle_ns = 0;
+  int64_t s_busy_ns = 0;  // stages of decode passes: computing and copying, prefill left out
   int64_t r_busy_ns = 0;  // in the kernels of the busiest R-worker
   uint64_t steps = 0;     // passes of the mini-batch that made most
   uint64_t passes = 0;    // of all mini-batches
@@ -51,8 +52,9 @@ class Timeline {
  public:
   explicit Timeline(int mini_batches);
 
+  enum class Work { kDecode, kPrefill };
   // Work on the stream ended. `unblocked` is what it had waited for, null if a plan.
-  void StageDone(const StageTimes& times, const AttendedInfo* unblocked);
+  void StageDone(Work work, const StageTimes& times, const AttendedInfo* unblocked);
   void SetIdle(bool idle, int64_t now_ns);  // nothing in flight and nothing planned
   void PassDone(int mini_batch, int64_t begin_ns, int64_t end_ns, int rows, std::span<const int64_t> workload);
   void Prefilled(int tokens);

@@ -112,7 +112,8 @@ void ServingCore::Submit(Request request) {
     const Status status =
         scheduler_.Submit(request->id, static_cast<int>(request->prompt.size()), request->sampling.max_tokens);
     if (!status.ok()) {
-      Answer(&live, FinishReason::kError, {"never_fits", status.message()});
+      const bool never = status.code() == StatusCode::kResourceExhausted;
+      Answer(&live, FinishReason::kError, {never ? "never_fits" : "unavailable", status.message()});
       return;
     }
     live_.emplace(request->id, std::move(live));

@@ -33,7 +33,7 @@ nlohmann::json ServingCore::Stats() {
   }
   // Busy times a step: what overlap hides. Without it a step would take their sum.
   const double steps = std::max(1.0, static_cast<double>(window.steps));
-  const double s_busy = Milliseconds(window.s_part_ns + window.copy_ns) / steps;
+  const double s_busy = Milliseconds(window.s_busy_ns) / steps;
   const double r_busy = Milliseconds(window.r_busy_ns) / steps;
   return {
       {"window",

@@ -22,7 +22,7 @@ TEST(Timeline, SharesSumToTheWallTime) {
   Timeline timeline(2);
   timeline.Reset();
   const int64_t start = NowNs();
-  timeline.StageDone(Stage(start, 1, 2, 3), nullptr);
+  timeline.StageDone(Timeline::Work::kDecode, Stage(start, 1, 2, 3), nullptr);
   const TimelineWindow window = timeline.Window();
   EXPECT_NEAR(Sum(window) / static_cast<double>(window.wall_ns), 1.0, 0.01);
 }
@@ -30,21 +30,22 @@ TEST(Timeline, SharesSumToTheWallTime) {
 TEST(Timeline, AGapIsTheRPartsUpToWhatItComputedAndTheWiresBeyond) {
   Timeline timeline(1);
   const int64_t t = NowNs() + 100 * kMs;  // after the constructor's own time
-  timeline.StageDone(Stage(t, 0, kMs, 0), nullptr);
+  timeline.StageDone(Timeline::Work::kDecode, Stage(t, 0, kMs, 0), nullptr);
   const AttendedInfo info{.compute_ns = 3 * kMs, .queue_ns = 1 * kMs};
-  timeline.StageDone(Stage(t + 11 * kMs, 2 * kMs, 5 * kMs, 1 * kMs), &info);
+  timeline.StageDone(Timeline::Work::kDecode, Stage(t + 11 * kMs, 2 * kMs, 5 * kMs, 1 * kMs), &info);
   const TimelineWindow window = timeline.Window();
   EXPECT_EQ(window.r_part_ns, 4 * kMs);
   EXPECT_EQ(window.wire_ns, 6 * kMs);
   EXPECT_EQ(window.copy_ns, 3 * kMs);
+  EXPECT_EQ(window.s_busy_ns, 9 * kMs);
 }
 
 TEST(Timeline, OverlappedRPartCostsNothing) {
   Timeline timeline(2);
   const int64_t t = NowNs() + 100 * kMs;
-  timeline.StageDone(Stage(t, 0, 10 * kMs, 0), nullptr);
+  timeline.StageDone(Timeline::Work::kDecode, Stage(t, 0, 10 * kMs, 0), nullptr);
   const AttendedInfo info{.compute_ns = 8 * kMs};
-  timeline.StageDone(Stage(t + 10 * kMs, 0, 10 * kMs, 0), &info);
+  timeline.StageDone(Timeline::Work::kDecode, Stage(t + 10 * kMs, 0, 10 * kMs, 0), &info);
   EXPECT_EQ(timeline.Window().r_part_ns, 0);
   EXPECT_EQ(timeline.Window().wire_ns, 0);
 }
@@ -52,12 +53,12 @@ TEST(Timeline, OverlappedRPartCostsNothing) {
 TEST(Timeline, IdleTimeIsNotTheSchedulers) {
   Timeline timeline(1);
   const int64_t t = NowNs() + 100 * kMs;
-  timeline.StageDone(Stage(t, 0, kMs, 0), nullptr);
+  timeline.StageDone(Timeline::Work::kDecode, Stage(t, 0, kMs, 0), nullptr);
   const int64_t scheduler_before = timeline.Window().scheduler_ns;
   const int64_t idle_before = timeline.Window().idle_ns;
   timeline.SetIdle(true, t + 2 * kMs);
   timeline.SetIdle(false, t + 42 * kMs);
-  timeline.StageDone(Stage(t + 43 * kMs, 0, kMs, 0), nullptr);
+  timeline.StageDone(Timeline::Work::kDecode, Stage(t + 43 * kMs, 0, kMs, 0), nullptr);
   EXPECT_EQ(timeline.Window().idle_ns - idle_before, 40 * kMs);
   EXPECT_EQ(timeline.Window().scheduler_ns - scheduler_before, 2 * kMs);
 }
