@@ -65,7 +65,7 @@ void SessionHost::Begin(PendingConnection& connection, SessionPlan plan) {
   plan_ = std::move(plan);
   session_key_ = connection.session_key();
   control_ = std::move(connection.channel());
-  (void)TuneTcp(control_.fd(), plan_.peer_timeout_ms);
+  (void)TuneControl(control_.fd(), plan_.peer_timeout_ms);
   who_ = "S-worker \"" + plan_.name + "\" at " + control_.peer();
   incarnation_ = next_incarnation_++;
   if (next_incarnation_ == 0) next_incarnation_ = 1;
@@ -92,7 +92,7 @@ void SessionHost::StartServing() {
   options.incarnation = incarnation_;
   options.peer = who_;
   for (const Fd& stream : streams_) {
-    Status status = TuneTcp(stream.get(), plan_.peer_timeout_ms);
+    Status status = TuneStream(stream.get());
     if (!status.ok()) return End(std::move(status), true);
   }
   auto memory = AllocateSlots(EndpointMemoryBytes(options));

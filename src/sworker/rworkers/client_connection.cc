@@ -52,7 +52,7 @@ Status ClientConnection::Connect() {
   Status status;
   if (fd.revents != 0) {
     status = ConnectResult(channel_.fd(), peer_);
-    if (status.ok()) status = TuneTcp(channel_.fd(), timeout_ms_);
+    if (status.ok()) status = TuneControl(channel_.fd(), timeout_ms_);
   } else if (clock_.NowNs() < deadline_ns_) {
     return {StatusCode::kWouldBlock, {}};
   } else {

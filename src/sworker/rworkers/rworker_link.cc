@@ -120,7 +120,7 @@ Status RWorkerLink::ProveControl() {
   last_heard_ns_ = clock_.NowNs();
   next_heartbeat_ns_ = last_heard_ns_ + context_.options.heartbeat_ms * kNsPerMs;
   stage_ = Stage::kOpening;
-  (void)TuneTcp(control_->channel().fd(), context_.options.peer_timeout_ms);
+  (void)TuneControl(control_->channel().fd(), context_.options.peer_timeout_ms);
   return control_->channel().WriteFrame(MakeOpen(context_.options));
 }
 
@@ -221,7 +221,7 @@ Status RWorkerLink::Join() {
   for (size_t i = 0; i < kNumLanes; ++i) {
     sockets[i] = streams_[i]->channel().TakeSocket();
     streams_[i].reset();
-    FD_RETURN_IF_ERROR(TuneTcp(sockets[i].get(), context_.options.peer_timeout_ms));
+    FD_RETURN_IF_ERROR(TuneStream(sockets[i].get()));
   }
   size_t bytes = EndpointMemoryBytes(options);
   std::shared_ptr<std::byte[]> memory = context_.allocate(bytes);

@@ -19,7 +19,7 @@ SocketPair ConnectOnce(int listener, const SocketAddress& address) {
   pollfd fd{listener, POLLIN, 0};
   CHECK_EQ(poll(&fd, 1, 5000), 1);
   pair.b = std::move(AcceptTcp(listener).value().socket);
-  CHECK(TuneTcp(pair.a.get(), 3000).ok() && TuneTcp(pair.b.get(), 3000).ok());
+  CHECK(TuneStream(pair.a.get()).ok() && TuneStream(pair.b.get()).ok());
   return pair;
 }
 

@@ -86,7 +86,7 @@ SessionOptions SmallSession() {
   options.max_rows = 16;
   options.bulk_slot_bytes = 4096;
   options.heartbeat_ms = 50;
-  options.peer_timeout_ms = 1000;
+  options.peer_timeout_ms = 1500;
   options.name = "test sworker";
   return options;
 }

@@ -38,7 +38,7 @@ RawClient::RawClient(const std::string& address) {
   pollfd fd{socket_.get(), POLLOUT, 0};
   CHECK_EQ(poll(&fd, 1, 5000), 1);
   CHECK(ConnectResult(socket_.get(), address).ok());
-  CHECK(TuneTcp(socket_.get(), 5000).ok());
+  CHECK(TuneControl(socket_.get(), 5000).ok());
 }
 
 void RawClient::Write(const void* bytes, size_t size) {

@@ -41,7 +41,7 @@ TEST_F(RWorkerSession, RowsAgreeWithAttentionInDoublePrecision) {
   EXPECT_EQ(joined.grant.transport, "tcp");
   EXPECT_GT(joined.grant.kv_blocks, 0);
   SessionClient client(joined.endpoint.get(), SmallSession().shape);
-  for (uint64_t sequence : {11, 12, 13}) client.Prefill(sequence, static_cast<uint32_t>(sequence * 5));
+  for (uint64_t sequence : {11U, 12U, 13U}) client.Prefill(sequence, static_cast<uint32_t>(sequence * 5));
   client.Prefill(21, 1);
   for (int i = 0; i < 40; ++i) {
     ASSERT_LT(client.Step(0, {11, 12, 13}), kTolerance);
@@ -109,6 +109,7 @@ TEST_F(RWorkerSession, TheSteadyStateAllocatesNothing) {
   steps(20);
   pool.FreshStats();
   uint64_t before = CountedAllocations();
+  ASSERT_GT(before, 0U) << "they are counted";
   steps(150);
   pool.FreshStats();  // so that heartbeats fall into the count, too
   EXPECT_EQ(CountedAllocations() - before, 0U);

@@ -57,7 +57,7 @@ TEST(Socket, FailuresSayWhatAndWhere) {
 
 TEST(Socket, TunedForLatencyAndDeadPeers) {
   Fd socket(::socket(AF_INET, SOCK_STREAM, 0));
-  ASSERT_TRUE(TuneTcp(socket.get(), 3000).ok());
+  ASSERT_TRUE(TuneControl(socket.get(), 3000).ok());
   auto get = [&](int level, int name) {
     int value = 0;
     socklen_t length = sizeof(value);
@@ -67,6 +67,10 @@ TEST(Socket, TunedForLatencyAndDeadPeers) {
   EXPECT_EQ(get(IPPROTO_TCP, TCP_NODELAY), 1);
   EXPECT_EQ(get(IPPROTO_TCP, TCP_USER_TIMEOUT), 3000);
   EXPECT_EQ(get(SOL_SOCKET, SO_KEEPALIVE), 1);
+  // A stream's reader may be busy for longer than any timeout.
+  ASSERT_TRUE(TuneStream(socket.get()).ok());
+  EXPECT_EQ(get(IPPROTO_TCP, TCP_NODELAY), 1);
+  EXPECT_EQ(get(IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
 }
 
 }  // namespace

@@ -97,14 +97,19 @@ Status ConnectResult(int socket, const std::string& peer) {
   return Unavailable("cannot connect to " + peer + ": " + DescribeErrno(error));
 }
 
-Status TuneTcp(int socket, int timeout_ms) {
-  // SO_SNDBUF and SO_RCVBUF stay alone: setting them ends the kernel's own tuning, which
-  // goes further (tcp_rmem, tcp_wmem) than an unprivileged process may ask for.
+Status TuneControl(int socket, int timeout_ms) {
   int idle_s = std::max(1, timeout_ms / 2000);
   bool ok = SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1) &&
             SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout_ms) &&
             SetOption(socket, SOL_SOCKET, SO_KEEPALIVE, 1) && SetOption(socket, IPPROTO_TCP, TCP_KEEPIDLE, idle_s) &&
             SetOption(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1) && SetOption(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  return ok ? OkStatus() : Unavailable("cannot set up a TCP socket: " + DescribeErrno(errno));
+}
+
+Status TuneStream(int socket) {
+  // SO_SNDBUF and SO_RCVBUF stay alone: setting them ends the kernel's own tuning, which
+  // goes further (tcp_rmem, tcp_wmem) than an unprivileged process may ask for.
+  bool ok = SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1) && SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
   return ok ? OkStatus() : Unavailable("cannot set up a TCP socket: " + DescribeErrno(errno));
 }
 

@@ -24,9 +24,12 @@ Result<Fd> DialTcp(const SocketAddress& address);
 // Ok, or why connecting failed.
 Status ConnectResult(int socket, const std::string& peer);
 
-// No delay; a peer that is gone without a word (host down, cable cut) is an error after
-// about timeout_ms, whether we send or only listen.
-Status TuneTcp(int socket, int timeout_ms);
+// For a control connection: no delay; a peer that is gone without a word (host down, cable
+// cut) is an error after about timeout_ms, whether we send or only listen.
+Status TuneControl(int socket, int timeout_ms);
+// For a data stream: no delay, and no deadline of its own. Its reader may be busy for long
+// (a prefill), which TCP_USER_TIMEOUT would take for death; the control connection knows.
+Status TuneStream(int socket);
 
 Result<SocketAddress> LocalAddress(int socket);
 
