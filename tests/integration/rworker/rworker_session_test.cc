@@ -227,6 +227,16 @@ TEST_F(RWorkerSession, TwoRWorkersAndOneThatIsNotThere) {
   EXPECT_FALSE(missing[1].reason.ok());
 }
 
+TEST_F(RWorkerSession, NamesAreLookedUp) {
+  std::string port = server_->address().substr(server_->address().rfind(':'));
+  PoolHarness pool({"localhost" + port, "no-such-host.invalid:1"});
+  PoolHarness::Joined joined = pool.WaitJoined(0);
+  EXPECT_EQ(joined.grant.address, "localhost" + port);
+  auto missing = pool.pool().missing();
+  ASSERT_EQ(missing.size(), 1U);
+  EXPECT_EQ(missing[0].address, "no-such-host.invalid:1");
+}
+
 TEST(RWorkerPool, RefusesOptionsThatMakeNoSense) {
   RWorkerCallbacks callbacks;
   auto start = [&](std::vector<std::string> addresses, const SessionOptions& options) {
