@@ -7,7 +7,7 @@ if(FASTDECODE_SANITIZE)
   add_link_options(-fsanitize=${sanitizers})
   # A daemon of a test that finds an error must end with it, not go on. glog and glibc are
   # not built with TSan, which does not see the lock that their tzset takes.
-  set(FASTDECODE_TEST_ENVIRONMENT "ASAN_OPTIONS=halt_on_error=1:detect_stack_use_after_return=1"
+  set(FASTDECODE_TEST_ENVIRONMENT "ASAN_OPTIONS=halt_on_error=1:detect_stack_use_after_return=1:allocator_may_return_null=1"
     "UBSAN_OPTIONS=print_stacktrace=1"
     "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:ignore_noninstrumented_modules=1")
 endif()
