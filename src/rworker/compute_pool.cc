@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstring>
 #include <sstream>
 
 #include "common/base/logging.h"
@@ -39,7 +40,9 @@ ComputePool::ComputePool(int threads, bool pin) : caller_cpus_(AllowedCpus()) {
   const int allowed = AllowedThreads();
   if (threads <= 0) threads = allowed;
   const bool fits = threads <= allowed && static_cast<size_t>(threads) <= caller_cpus_.size();
-  pinned_ = pin && fits;
+  // One thread gains nothing from being pinned, and would share the mask's first CPU with
+  // every other process that has the same mask.
+  pinned_ = pin && fits && threads > 1;
   if (pinned_) {
     spins_ = kSpins;
     LOG(INFO) << "compute threads: " << threads << ", pinned to CPUs "

@@ -1,8 +1,8 @@
 // A fixed team of threads that runs one function at a time, the caller among them.
 //
 // A layer's work is tens of microseconds to milliseconds, so starting it must cost
-// microseconds: threads are pinned, one a CPU of this process's affinity mask, and
-// spin a while before they sleep. Where that would hurt (more threads than CPUs that
+// microseconds: two threads or more are pinned, one a CPU of this process's affinity
+// mask, and spin a while before they sleep. Where that would hurt (more threads than CPUs that
 // the mask or the cgroup's quota allows) nothing is pinned and nothing spins, and a
 // log line says so.
 //

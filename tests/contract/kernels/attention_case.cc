@@ -84,7 +84,7 @@ std::vector<uint16_t> AttentionCase::Attend(const DecodeAttentionKernel& kernel,
   const size_t width = heads * static_cast<size_t>(shape_.head_dim);
   // One element more on both sides: neither alignment nor the neighbours' values are the kernel's.
   std::vector<uint16_t> query(width + 1, kNaN);
-  std::copy(q.begin(), q.end(), query.begin() + 1);
+  for (size_t i = 0; i < width; ++i) query[i + 1] = q[i];
   std::vector<uint16_t> out(width + 2, 0x1234);
   const int ranges = range_tokens == 0 ? 1 : (shape_.length + range_tokens - 1) / range_tokens;
   std::vector<float> acc(width * static_cast<size_t>(ranges)), max(heads * static_cast<size_t>(ranges)),
@@ -132,7 +132,9 @@ std::vector<uint16_t> AttentionCase::Attend(const DecodeAttentionKernel& kernel,
   }
   EXPECT_EQ(out.front(), 0x1234);
   EXPECT_EQ(out.back(), 0x1234);
-  return {out.begin() + 1, out.end() - 1};
+  out.pop_back();
+  out.erase(out.begin());
+  return out;
 }
 
 void AttentionCase::Expect(std::vector<double>* values, std::vector<double>* tolerances) const {

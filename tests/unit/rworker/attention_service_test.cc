@@ -38,7 +38,7 @@ TEST(AttentionService, PrefillAndStepsGiveTheRightOutput) {
     ExpectNear(out.at(7), RightOutput(kShape, 7, step));
   }
   EXPECT_EQ(service->stats().sequences, 3);
-  for (const uint64_t sequence : {5, 6, 7, 1000}) EXPECT_TRUE(service->Free(sequence).ok());
+  for (const uint64_t sequence : {5u, 6u, 7u, 1000u}) EXPECT_TRUE(service->Free(sequence).ok());
   EXPECT_EQ(service->stats().free_blocks, service->stats().total_blocks);
 }
 
