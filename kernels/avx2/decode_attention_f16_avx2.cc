@@ -24,22 +24,17 @@
 #include <utility>
 
 #include "kernels/avx2/exp2_avx2.h"
+#include "kernels/avx2/f16_avx2.h"
 #include "kernels/decode_attention.h"
 
 namespace fastdecode::kernels {
 namespace {
 
-constexpr int kLanes = 8;
 constexpr int kLine = 64;  // bytes
 constexpr int kTileTokens = 32;
 constexpr int kValueStrip = 8;  // tokens
 constexpr int kAheadBytes = 4096;
-constexpr int kMaxAhead = kTileTokens / kLanes;     // strips
-constexpr float kLowest = -3.4028234663852886e38f;  // where a maximum starts; finite, so that differences are
-
-inline __m256 LoadF16(const uint16_t* p) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
+constexpr int kMaxAhead = kTileTokens / kLanes;  // strips
 
 // Calls f<0>() .. f<N - 1>(): a loop whose index is a constant, so that an array of
 // vectors that it indexes stays in registers.
@@ -231,14 +226,6 @@ void LoadQuery(const DecodeAttentionParams& p, int kv_head, const Scratch& s) {
   });
 }
 
-inline void StoreRow(const float* acc, float sum, int dim, uint16_t* out) {
-  const __m256 divisor = _mm256_set1_ps(sum);
-  for (int d = 0; d < dim; d += kLanes) {
-    const __m256 row = _mm256_div_ps(_mm256_loadu_ps(acc + d), divisor);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + d), _mm256_cvtps_ph(row, _MM_FROUND_TO_NEAREST_INT));
-  }
-}
-
 void StoreResult(const DecodeAttentionParams& p, int kv_head, const Scratch& s) {
   ForHeads(p.group, [&]<int H>(int first, int index) {
     float sums[kLanes];
@@ -371,37 +358,6 @@ void AttendF16Avx2(const DecodeAttentionParams& p) {
       return Attend<256>(p);
     default:
       return Attend<0>(p);
-  }
-}
-
-void MergeF16Avx2(const MergeParams& p) {
-  for (int64_t head = p.head_begin; head < p.head_end; ++head) {
-    __m256 max = _mm256_set1_ps(kLowest);
-    for (int64_t r = 0; r < p.num_ranges; ++r) {
-      max = _mm256_max_ps(_mm256_broadcast_ss(p.partial_max + r * p.num_heads + head), max);
-    }
-    __m256 sum = _mm256_setzero_ps();
-    alignas(32) float acc[kMaxHeadDim] = {};
-    for (int64_t r = 0; r < p.num_ranges; ++r) {
-      const int64_t index = r * p.num_heads + head;
-      const __m256 factor = Exp2(_mm256_sub_ps(_mm256_broadcast_ss(p.partial_max + index), max));
-      sum = _mm256_fmadd_ps(factor, _mm256_broadcast_ss(p.partial_sum + index), sum);
-      const float* const partial = p.partial_acc + index * p.head_dim;
-      for (int d = 0; d < p.head_dim; d += kLanes) {
-        _mm256_store_ps(acc + d, _mm256_fmadd_ps(factor, _mm256_loadu_ps(partial + d), _mm256_load_ps(acc + d)));
-      }
-    }
-    StoreRow(acc, _mm256_cvtss_f32(sum), p.head_dim, p.out + head * p.head_dim);
-  }
-}
-
-void Exp2F16Avx2(const float* x, float* y, int64_t count) {
-  for (int64_t i = 0; i < count; i += kLanes) {
-    float lanes[kLanes] = {};
-    const int64_t rest = count - i < kLanes ? count - i : kLanes;
-    for (int64_t j = 0; j < rest; ++j) lanes[j] = x[i + j];
-    _mm256_storeu_ps(lanes, Exp2(_mm256_loadu_ps(lanes)));
-    for (int64_t j = 0; j < rest; ++j) y[i + j] = lanes[j];
   }
 }
 
