@@ -70,9 +70,13 @@ class E2eCase(ClusterCase):
         return client
 
     def rworkers_free(self, client, count):
-        """Whether `count` R-workers are joined and no block of theirs is in use."""
-        joined = [r for r in client.stats()["rworkers"] if r["joined"]]
-        return len(joined) == count and all(r["free_blocks"] == r["total_blocks"] > 0 for r in joined)
+        """Whether `count` R-workers are joined and no block is in use, by their own account and the scheduler's."""
+        stats = client.stats()
+        joined = [r for r in stats["rworkers"] if r["joined"]]
+        free = all(r["free_blocks"] == r["total_blocks"] > 0 and r["sequences"] == 0 for r in joined)
+        books = stats["scheduler"]
+        quiet = books["waiting"] == books["prefilling"] == books["ready"] == books["decoding"] == 0
+        return len(joined) == count and free and quiet and not any(books["reserved_blocks"])
 
     def assert_agrees(self, cases, runs):
         """runs: [(case index, our ids)]. The rule of models/README.md; returns the accepted differences."""
