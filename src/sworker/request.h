@@ -11,11 +11,11 @@ namespace fastdecode {
 using SequenceId = uint64_t;  // never reused within a process; 0 is none
 
 struct SamplingParams {
-  float temperature = 0;  // 0: greedy
-  int top_k = 0;          // 0: off
-  float top_p = 1;        // 1: off
-  uint64_t seed = 0;      // drawn by the server if the client gave none
-  int max_tokens = 256;   // clipped by the context
+  float temperature = 0;          // 0: greedy
+  int top_k = 0;                  // 0: off
+  float top_p = 1;                // 1: off
+  uint64_t seed = 0;              // drawn by the server if the client gave none
+  int max_tokens = 256;           // clipped by the context
   std::vector<int32_t> stop_ids;  // beside the model's own end-of-sequence ids
   bool ignore_eos = false;        // the model's own end-of-sequence ids do not stop
   bool logprobs = false;          // of the chosen token, raw log-softmax

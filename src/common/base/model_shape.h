@@ -11,9 +11,9 @@ struct AttentionShape {
   int32_t num_kv_heads = 0;  // divides num_heads
   int32_t head_dim = 0;      // multiple of 8, at most 256
 
-  int64_t q_width() const { return int64_t{num_heads} * head_dim; }       // elements of a Q or O row
-  int64_t kv_width() const { return int64_t{num_kv_heads} * head_dim; }   // elements of a K or V row
-  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }        // elements of a row on the wire
+  int64_t q_width() const { return int64_t{num_heads} * head_dim; }      // elements of a Q or O row
+  int64_t kv_width() const { return int64_t{num_kv_heads} * head_dim; }  // elements of a K or V row
+  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }       // elements of a row on the wire
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 

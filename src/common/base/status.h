@@ -56,8 +56,8 @@ inline Status Internal(std::string message) { return {StatusCode::kInternal, std
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}              // NOLINT: implicit on purpose
-  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}       // NOLINT
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT: implicit on purpose
+  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT
   bool ok() const { return state_.index() == 0; }
   T& value() & { return std::get<0>(state_); }
   const T& value() const& { return std::get<0>(state_); }
@@ -76,10 +76,10 @@ class [[nodiscard]] Result {
 }  // namespace fastdecode
 
 // Evaluates a Status; returns it from the enclosing function unless it is ok.
-#define FD_RETURN_IF_ERROR(expr)                     \
-  do {                                               \
-    ::fastdecode::Status fd_status_ = (expr);        \
-    if (!fd_status_.ok()) return fd_status_;         \
+#define FD_RETURN_IF_ERROR(expr)              \
+  do {                                        \
+    ::fastdecode::Status fd_status_ = (expr); \
+    if (!fd_status_.ok()) return fd_status_;  \
   } while (false)
 
 #define FD_CONCAT_INNER_(a, b) a##b

@@ -105,6 +105,8 @@ Result<Reply> ServerHandshake::OnProof(const AuthKey& key, const Proof& proof) c
   return reply;
 }
 
-AuthKey ServerHandshake::session_key(const AuthKey& secret) const { return MakeMac(secret, kSessionLabel, hello_, challenge_); }
+AuthKey ServerHandshake::session_key(const AuthKey& secret) const {
+  return MakeMac(secret, kSessionLabel, hello_, challenge_);
+}
 
 }  // namespace fastdecode

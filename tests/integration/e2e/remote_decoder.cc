@@ -131,8 +131,8 @@ at::Tensor RemoteDecoder::Decode(std::span<const int64_t> sequences, std::span<c
   std::vector<int64_t> ids, positions;
   for (size_t i = 0; i < order.sequences.size(); ++i) {
     int64_t& length = lengths_[static_cast<size_t>(order.sequences[i])];
-    rows.push_back({.sequence = static_cast<SequenceId>(order.sequences[i] + 1),
-                    .position = static_cast<uint32_t>(length)});
+    rows.push_back(
+        {.sequence = static_cast<SequenceId>(order.sequences[i] + 1), .position = static_cast<uint32_t>(length)});
     ids.push_back(tokens[static_cast<size_t>(order.from[i])]);
     positions.push_back(length++);
   }

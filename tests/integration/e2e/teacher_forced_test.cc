@@ -1,6 +1,8 @@
 // The sharper check of models/README.md, rule 3, through the real decode path: f16 rows
 // over tcp to R-worker processes, their paged cache and kernels. It sees what ids do not:
 // bf16 for f16 in the cache, a scale 2 % off, a token dropped.
+#include "tests/support/teacher_forced.h"
+
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -10,7 +12,6 @@
 #include "common/config/config.h"
 #include "tests/integration/e2e/remote_decoder.h"
 #include "tests/support/hf_oracle.h"
-#include "tests/support/teacher_forced.h"
 
 namespace fastdecode::testing {
 namespace {
