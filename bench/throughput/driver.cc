@@ -37,32 +37,51 @@ Status Driver::WarmUp(const Workload& workload, uint64_t seed) {
   return OkStatus();
 }
 
-Measured Driver::Run(const Workload& workload, uint64_t seed, bool show_progress) {
+Measured Driver::Run(const Workload& workload, uint64_t seed, bool show_progress, bool decode_only) {
   measured_ = {};
   next_ = 0;
-  const size_t total = workload.requests.size();
-  Status status = client_.Stats(/*reset=*/true).status();
+  window_ = Window::kBefore;
   start_ns_ = NowNs();
+  const size_t total = workload.requests.size();
+  Status status = decode_only ? OkStatus() : OpenWindow();
   while (status.ok() && stop_.load() == 0 && (next_ < total || !open_.empty())) {
     status = Step(workload, seed);
+    if (decode_only && status.ok()) status = MoveWindow(total);
     if (show_progress) ShowProgress(total, false);
   }
   if (status.ok() && stop_.load() != 0) CancelOpen();
-  measured_.wall_s = Seconds(NowNs() - start_ns_);
   if (show_progress) ShowProgress(total, true);
-  if (status.ok()) {
-    Result<nlohmann::json> stats = client_.Stats(/*reset=*/false);
-    if (stats.ok()) {
-      measured_.server = std::move(*stats);
-    } else {
-      status = stats.status();
-    }
-  }
+  if (status.ok() && window_ == Window::kOpen) status = CloseWindow();
+  if (window_ == Window::kBefore && status.ok()) Fail("no_window", "the requests never decoded all together");
   for (; !open_.empty(); open_.erase(open_.begin())) Fail("unanswered", status.message());
   for (; next_ < total; ++next_) Fail("not_sent", status.message());
   measured_.requests = static_cast<int64_t>(total);
   measured_.lost = std::move(status);
   return std::exchange(measured_, {});
+}
+
+Status Driver::OpenWindow() {
+  window_ = Window::kOpen;
+  measured_.output_tokens = 0;
+  measured_.itl_ms.clear();
+  const Status status = client_.Stats(/*reset=*/true).status();
+  start_ns_ = NowNs();
+  return status;
+}
+
+Status Driver::CloseWindow() {
+  window_ = Window::kClosed;
+  measured_.wall_s = Seconds(NowNs() - start_ns_);
+  Result<nlohmann::json> stats = client_.Stats(/*reset=*/false);
+  if (stats.ok()) measured_.server = std::move(*stats);
+  return stats.status();
+}
+
+Status Driver::MoveWindow(size_t total) {
+  if (window_ == Window::kOpen && open_.size() < total) return CloseWindow();
+  if (window_ != Window::kBefore || open_.size() < total) return OkStatus();
+  const bool all = std::all_of(open_.begin(), open_.end(), [](const auto& entry) { return entry.second.received > 0; });
+  return all ? OpenWindow() : OkStatus();
 }
 
 Status Driver::Step(const Workload& workload, uint64_t seed) {
@@ -112,11 +131,11 @@ void Driver::Take(const TokensMessage& message) {
     Open& open = found->second;
     if (open.received++ == 0) {
       measured_.ttft_ms.push_back(Milliseconds(now_ns - open.submitted_ns));
-    } else {
+    } else if (window_ == Window::kOpen) {
       measured_.itl_ms.push_back(Milliseconds(now_ns - open.last_token_ns));
     }
     open.last_token_ns = now_ns;
-    ++measured_.output_tokens;
+    if (window_ == Window::kOpen) ++measured_.output_tokens;
   }
 }
 

@@ -14,7 +14,7 @@
 namespace fastdecode {
 
 struct Measured {
-  double wall_s = 0;  // first submit to last answer
+  double wall_s = 0;  // first submit to last answer, or as decode_only says
   int64_t requests = 0;
   int64_t failed = 0;
   int64_t prompt_tokens = 0;                         // of what did not fail
@@ -34,8 +34,9 @@ class Driver {
 
   // A few short requests, so that nothing in the measurement happens for the first time.
   Status WarmUp(const Workload& workload, uint64_t seed);
-  // `show_progress`: one line on standard error, rewritten.
-  Measured Run(const Workload& workload, uint64_t seed, bool show_progress);
+  // `show_progress`: one line on standard error, rewritten. decode_only: what is measured is the time in
+  // which all requests decode together, from the last one's first token to the first one's end.
+  Measured Run(const Workload& workload, uint64_t seed, bool show_progress, bool decode_only = false);
 
  private:
   struct Open {
@@ -46,20 +47,26 @@ class Driver {
     int received = 0;
   };
 
+  enum class Window { kBefore, kOpen, kClosed };
+
   Status Submit(size_t index, const BenchRequest& request, uint64_t seed);
   Status SubmitDue(const Workload& workload, uint64_t seed);
   Status Step(const Workload& workload, uint64_t seed);
   void Take(const TokensMessage& message);
   void Take(const FinishedMessage& message);
   void Fail(const std::string& code, const std::string& message);
+  Status OpenWindow();
+  Status CloseWindow();
+  Status MoveWindow(size_t total);  // decode_only: opens and closes it when it is time
   void CancelOpen();
   void ShowProgress(size_t total, bool last);
 
   ApiClient& client_;
   const std::atomic<int>& stop_;
   std::unordered_map<RequestId, Open> open_;
-  size_t next_ = 0;  // request to submit
-  int64_t start_ns_ = 0;
+  size_t next_ = 0;       // request to submit
+  int64_t start_ns_ = 0;  // of the window
+  Window window_ = Window::kBefore;
   int64_t next_progress_ns_ = 0;
   Measured measured_;
 };

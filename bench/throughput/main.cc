@@ -31,6 +31,7 @@ DEFINE_string(trace, "", "or the lengths of this trace: Azure CSV or Mooncake JS
 DEFINE_double(rate, 0, "with --trace: its arrivals, this many times as fast (0: keep --batch in flight)");
 DEFINE_int32(requests, 0, "how many (0: the whole trace, or twice the batch)");
 DEFINE_string(load_control, "", "on or off, whatever the config says; needs --config");
+DEFINE_bool(decode_only, false, "--batch requests, and measure only while all of them decode: no prefill, no ramp");
 DEFINE_string(json, "", "also write the result to this file");
 DEFINE_uint64(seed, 1, "of the prompts' random ids");
 
@@ -71,6 +72,9 @@ Status CheckFlags() {
   if (FLAGS_batch < 0 || FLAGS_requests < 0 || !(FLAGS_rate >= 0)) {
     return InvalidArgument("--batch, --requests and --rate can't be negative");
   }
+  if (FLAGS_decode_only && (!FLAGS_trace.empty() || FLAGS_requests != 0)) {
+    return InvalidArgument("--decode_only takes --batch requests of fixed lengths: leave --trace and --requests out");
+  }
   if (FLAGS_rate > 0 && FLAGS_trace.empty()) return InvalidArgument("--rate needs --trace");
   if (FLAGS_rate > 0 && FLAGS_batch > 0) return InvalidArgument("--rate and --batch exclude each other");
   return OkStatus();
@@ -89,11 +93,12 @@ int Measure(const std::string& address, const std::string& secret_file, nlohmann
                                    .batch = FLAGS_batch,
                                    .rate = FLAGS_rate,
                                    .seed = FLAGS_seed};
-  const Result<Workload> workload = MakeWorkload(options, (*client)->info());
+  Result<Workload> workload = MakeWorkload(options, (*client)->info());
   if (!workload.ok()) return Fail(workload.status());
+  if (FLAGS_decode_only) workload->requests.resize(static_cast<size_t>(workload->in_flight));
   Driver driver(**client, stop_signal);
   if (const Status warm = driver.WarmUp(*workload, FLAGS_seed); !warm.ok()) return Fail(warm);
-  const Measured measured = driver.Run(*workload, FLAGS_seed, isatty(STDERR_FILENO) == 1);
+  const Measured measured = driver.Run(*workload, FLAGS_seed, isatty(STDERR_FILENO) == 1, FLAGS_decode_only);
   *report = ToJson(measured, *workload);
   std::fputs(Table(*report).c_str(), stdout);
   if (!measured.lost.ok()) return Fail(kExitLost, measured.lost.message());

@@ -44,6 +44,16 @@ class Bench(unittest.TestCase):
         self.assertAlmostEqual(600 / report["wall_s"], report["tokens_per_s"])
         self.assertGreater(report["itl_ms"]["mean"], 0)
 
+    def test_decoding_alone(self):
+        server = self.start_server()
+        status, _, err = self.run_bench(server, "--batch=8", "--prompt_tokens=10", "--output_tokens=40",
+                                        "--decode_only")
+        self.assertEqual((0, ""), (status, err))
+        report = json.loads(self.report.read_text())
+        self.assertEqual((8, 0), (report["requests"], report["failed"]))
+        self.assertLess(report["output_tokens"], 8 * 40)
+        self.assertAlmostEqual(report["output_tokens"] / report["wall_s"], report["tokens_per_s"])
+
     def test_trace(self):
         server = self.start_server(max_context=64)
         status, _, err = self.run_bench(server, "--trace", TRACE, "--requests", "50", "--rate", "1000")
