@@ -46,24 +46,20 @@ void DecodePass::Start(uint64_t step, std::vector<Row> rows) {
 
 void DecodePass::Advance() {
   if (state_ != State::kBeginning) return;
-  const bool last = stage_ == context_.model.config().attention.num_layers;
-  if (last) return LaunchStageWork({});
+  if (stage_ == layers()) return LaunchLayer({});
   if (!begun_) {
     if (!context_.attention.BeginPass(mini_batch_, step_, step_rows_, slices_).ok()) return;
     begun_ = true;
   }
   Result<std::span<const HostRows>> qkv = context_.attention.AcquireQkv(mini_batch_);
-  if (qkv.ok()) LaunchStageWork(*qkv);
+  if (qkv.ok()) LaunchLayer(*qkv);
 }
 
-void DecodePass::LaunchStageWork(std::span<const HostRows> qkv) {
+void DecodePass::LaunchLayer(std::span<const HostRows> qkv) {
   state_ = State::kComputing;
-  const Model& model = context_.model;
-  const AttentionShape& shape = model.config().attention;
+  const AttentionShape& shape = context_.model.config().attention;
   const int64_t rows = static_cast<int64_t>(rows_.size());
-  const at::TensorOptions compute = at::TensorOptions().dtype(model.compute_dtype()).device(context_.device.device());
-  const bool last = stage_ == shape.num_layers;
-  std::function<void()> copy_in, work, copy_out;
+  std::function<void()> copy_in, copy_out;
   if (stage_ == 0) {
     copy_in = [this, rows] {
       const at::Device device = context_.device.device();
@@ -72,35 +68,44 @@ void DecodePass::LaunchStageWork(std::span<const HostRows> qkv) {
       row_max_ = at::Tensor();
     };
   } else {
-    copy_in = [this, rows, compute, width = shape.q_width()] { GatherRows(o_, rows, width, compute, &o_device_); };
+    copy_in = [this, rows, width = shape.q_width()] {
+      const auto options = at::TensorOptions().dtype(context_.model.compute_dtype()).device(context_.device.device());
+      GatherRows(o_, rows, width, options, &o_device_);
+    };
   }
   // Shared by compute and copy-out, which run one after the other.
   auto out = std::make_shared<at::Tensor>();
-  if (!last) {
-    work = [this, out, stage = stage_] {
-      if (stage > 0) x_ = context_.model.AttentionOut(stage - 1, x_, o_device_);
-      *out = context_.model.AttentionIn(stage, x_, device_positions_);
-    };
+  auto work = [this, out, stage = stage_, more = stage_ < layers()] {
+    if (stage > 0) x_ = context_.model.AttentionOut(stage - 1, x_, o_device_);
+    if (more) *out = context_.model.AttentionIn(stage, x_, device_positions_);
+  };
+  if (stage_ < layers())
     copy_out = [this, out, qkv, width = shape.qkv_width()] { ScatterRows(*out, qkv, width, &row_max_); };
-  } else {
-    work = [this, out, stage = stage_, rows] {
-      x_ = context_.model.AttentionOut(stage - 1, x_, o_device_);
-      Sampled sampled = Sample(context_.model.Logits(x_), sampling_);
-      out_ids_.tensor.narrow(0, 0, rows).copy_(sampled.ids, /*non_blocking=*/true);
-      out_logprobs_.tensor.narrow(0, 0, rows).copy_(sampled.logprobs, /*non_blocking=*/true);
-      out_max_.tensor.narrow(0, 0, rows).copy_(row_max_, /*non_blocking=*/true);
-    };
-  }
   LaunchStage(context_, {.owner = StageId::Owner::kPass, .index = mini_batch_}, &times_, std::move(copy_in),
               std::move(work), std::move(copy_out));
 }
 
+void DecodePass::LaunchSampling() {
+  const int64_t rows = static_cast<int64_t>(rows_.size());
+  auto work = [this, rows] {
+    const Sampled sampled = Sample(context_.model.Logits(x_), sampling_);
+    out_ids_.tensor.narrow(0, 0, rows).copy_(sampled.ids, /*non_blocking=*/true);
+    out_logprobs_.tensor.narrow(0, 0, rows).copy_(sampled.logprobs, /*non_blocking=*/true);
+    out_max_.tensor.narrow(0, 0, rows).copy_(row_max_, /*non_blocking=*/true);
+  };
+  LaunchStage(context_, {.owner = StageId::Owner::kPass, .index = mini_batch_}, &times_, {}, std::move(work), {});
+}
+
 void DecodePass::StageDone() {
   CHECK(state_ == State::kComputing);
-  if (stage_ > 0) context_.attention.ReleaseO(mini_batch_);
-  if (stage_ == context_.model.config().attention.num_layers) {
+  if (stage_ > layers()) {
     state_ = State::kDone;
     return;
+  }
+  if (stage_ > 0) context_.attention.ReleaseO(mini_batch_);
+  if (stage_ == layers()) {
+    ++stage_;
+    return LaunchSampling();
   }
   state_ = State::kAttending;
   // Its failures arrive as events of the attention's.

@@ -1,8 +1,10 @@
 // One pass of a mini-batch through all layers, as a state machine: a row is a sequence's
 // newest token; the pass gives each the next one.
 //
-// For stage l of 0 … layers: O of layer l-1 comes in, its rest of the layer and the QKV
-// of layer l are computed, the QKV rows go out; stage `layers` samples instead.
+// For stage l of 0 … layers: O of layer l-1 comes in, the rest of that layer and the QKV
+// of layer l are computed, the QKV rows go out. Stage `layers` has no QKV; one more
+// stage samples. It stands by itself so that the other mini-batch's short stage 0 may
+// run before it: else that one's first R-part would find nothing to hide behind.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,10 +55,13 @@ class DecodePass {
   float logprob(size_t row) const;                    // kDone
   bool overflowed(size_t row) const;                  // kDone: a Q, K or V was beyond f16's range
   int64_t begin_ns() const { return begin_ns_; }
-  const AttendedInfo* unblocked() const { return stage_ == 0 ? nullptr : &info_; }  // of the running stage
+  // What the running stage had waited for; null: for a plan, or for the stage before.
+  const AttendedInfo* unblocked() const { return stage_ == 0 || stage_ > layers() ? nullptr : &info_; }
 
  private:
-  void LaunchStageWork(std::span<const HostRows> qkv);
+  void LaunchLayer(std::span<const HostRows> qkv);
+  void LaunchSampling();
+  int layers() const { return context_.model.config().attention.num_layers; }
   void MarkLost(std::span<const HostRows> slices);
 
   EngineContext& context_;

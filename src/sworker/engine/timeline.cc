@@ -60,9 +60,12 @@ void Timeline::PassDone(int mini_batch, int64_t begin_ns, int64_t end_ns, int ro
   ++sums_.passes;
   sums_.steps = std::max(sums_.steps, ++mini_batch_passes_[static_cast<size_t>(mini_batch)]);
   sums_.decode_rows += static_cast<uint64_t>(rows);
-  ++buckets_[static_cast<size_t>(Bucket(end_ns - begin_ns, kBuckets))];
-  step_sum_ns_ += end_ns - begin_ns;
-  step_max_ns_ = std::max(step_max_ns_, end_ns - begin_ns);
+  if (begin_ns >= reset_ns_) {  // else it is of another time
+    ++whole_passes_;
+    ++buckets_[static_cast<size_t>(Bucket(end_ns - begin_ns, kBuckets))];
+    step_sum_ns_ += end_ns - begin_ns;
+    step_max_ns_ = std::max(step_max_ns_, end_ns - begin_ns);
+  }
   const int64_t busiest = workload.empty() ? 0 : *std::max_element(workload.begin(), workload.end());
   sums_.workload_peak = std::max(sums_.workload_peak, busiest);
   workload_sum_ += static_cast<double>(busiest);
@@ -86,7 +89,7 @@ void Timeline::F16Overflow() {
 }
 
 double Timeline::Percentile(double share) const {
-  const uint64_t rank = static_cast<uint64_t>(std::ceil(share * static_cast<double>(sums_.passes)));
+  const uint64_t rank = static_cast<uint64_t>(std::ceil(share * static_cast<double>(whole_passes_)));
   uint64_t seen = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     seen += buckets_[i];
@@ -110,14 +113,13 @@ TimelineWindow Timeline::Window() const {
   const int64_t open = window.wall_ns - window.s_part_ns - window.r_part_ns - window.wire_ns - window.copy_ns -
                        window.scheduler_ns - window.idle_ns;
   (idle_since_ns_ != 0 ? window.idle_ns : window.s_part_ns) += std::max<int64_t>(0, open);
-  if (sums_.passes > 0) {
-    const double passes = static_cast<double>(sums_.passes);
-    window.step_ms = {.mean = static_cast<double>(step_sum_ns_) / 1e6 / passes,
+  if (sums_.passes > 0) window.workload_mean = workload_sum_ / static_cast<double>(sums_.passes);
+  if (whole_passes_ > 0) {
+    window.step_ms = {.mean = static_cast<double>(step_sum_ns_) / 1e6 / static_cast<double>(whole_passes_),
                       .p50 = Percentile(0.5),
                       .p90 = Percentile(0.9),
                       .p99 = Percentile(0.99),
                       .max = static_cast<double>(step_max_ns_) / 1e6};
-    window.workload_mean = workload_sum_ / passes;
   }
   return window;
 }
@@ -131,6 +133,7 @@ void Timeline::Reset() {
   idle_in_gap_ns_ = 0;
   std::fill(mini_batch_passes_.begin(), mini_batch_passes_.end(), 0);
   buckets_.fill(0);
+  whole_passes_ = 0;
   step_sum_ns_ = step_max_ns_ = 0;
   workload_sum_ = 0;
   wire_bytes_at_reset_ = wire_bytes_;

@@ -77,6 +77,7 @@ class Timeline {
   int64_t idle_in_gap_ns_ = 0;
   std::vector<uint64_t> mini_batch_passes_;
   std::array<uint32_t, kBuckets> buckets_{};
+  uint64_t whole_passes_ = 0;  // that began and ended in the window
   int64_t step_sum_ns_ = 0, step_max_ns_ = 0;
   double workload_sum_ = 0;
   uint64_t wire_bytes_ = 0, wire_bytes_at_reset_ = 0;

@@ -66,7 +66,8 @@ TEST(Timeline, IdleTimeIsNotTheSchedulers) {
 TEST(Timeline, StepsAreCountedAMiniBatchAndTheirLengthsKept) {
   Timeline timeline(2);
   const std::vector<int64_t> workload = {70, 30};
-  for (int i = 1; i <= 100; ++i) timeline.PassDone(i % 2, 0, i * kMs, 4, workload);
+  const int64_t t = NowNs();
+  for (int i = 1; i <= 100; ++i) timeline.PassDone(i % 2, t, t + i * kMs, 4, workload);
   const TimelineWindow window = timeline.Window();
   EXPECT_EQ(window.steps, 50u);
   EXPECT_EQ(window.passes, 100u);
@@ -78,6 +79,9 @@ TEST(Timeline, StepsAreCountedAMiniBatchAndTheirLengthsKept) {
   EXPECT_DOUBLE_EQ(window.step_ms.max, 100);
   timeline.Reset();
   EXPECT_EQ(timeline.Window().passes, 0u);
+  timeline.PassDone(0, t, NowNs(), 4, workload);  // began before
+  EXPECT_EQ(timeline.Window().passes, 1u);
+  EXPECT_EQ(timeline.Window().step_ms.max, 0);
 }
 
 }  // namespace
