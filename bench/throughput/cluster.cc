@@ -39,9 +39,10 @@ Result<std::unique_ptr<Cluster>> Cluster::Up(const std::string& config, std::opt
       const ProcessResult up,
       RunProcess({script, "up", "--detach", "--build", programs.string(), cluster->config_}, false, &stop));
   if (up.status != 0) {
-    return Status(
-        up.status == 2 ? StatusCode::kInvalidArgument : StatusCode::kUnavailable,
-        "the cluster of " + config + " did not come up (fastdecode-cluster exited " + std::to_string(up.status) + ")");
+    return Status(up.status == 2 ? StatusCode::kInvalidArgument : StatusCode::kUnavailable,
+                  "the cluster of " + config + " did not come up (fastdecode-cluster exited " +
+                      std::to_string(up.status) +
+                      "); one that is up already is measured with --connect and --secret_file");
   }
   cluster->script_ = script;  // From here on there is something to take down.
   FD_ASSIGN_OR_RETURN(const ProcessResult status, RunProcess({script, "status", "--json", cluster->config_}, true));

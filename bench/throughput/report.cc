@@ -117,8 +117,10 @@ std::string Table(const ordered_json& report) {
            busy.value("r_worker", 0.0), report["step_ms"]["mean"].get<double>() / sum);
   }
   const ordered_json& load = report["workload"];
-  Append(out, "\n%-22s peak %.0f of at most %.0f, mean %.0f (cached tokens, the fullest R-worker)\n", "workload W",
-         load["peak"].get<double>(), load["limit"].get<double>(), load["mean"].get<double>());
+  const double limit = load["limit"].get<double>();
+  const std::string most = limit > 0 ? "of at most " + std::to_string(static_cast<int64_t>(limit)) : "without a limit";
+  Append(out, "\n%-22s peak %.0f %s, mean %.0f (cached tokens, the fullest R-worker)\n", "workload W",
+         load["peak"].get<double>(), most.c_str(), load["mean"].get<double>());
   Append(out, "%-22s %.0f bytes a token\n", "on the wire", number("wire_bytes_per_token"));
   Append(out, "%-22s %.0f\n\nwhere the time went\n", "steps", number("steps"));
   for (const ShareName& name : kShares) {

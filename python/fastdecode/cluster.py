@@ -33,14 +33,20 @@ class Cluster:
         self._build = ["--build", build] if build else []
 
     def status(self):
-        """(API address, secret file) if all its processes are alive, else None."""
+        """(API address, secret file) if its S-worker is alive, else None. It may serve without some R-workers."""
         command = [LAUNCHER, "status", "--json", self.config]
         process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         try:
             status = json.loads(process.stdout)
         except ValueError:
             raise ClusterFailed(self.config, process.returncode) from None
-        return (status["sworker"], status["secret_file"]) if status["up"] else None
+        states = {worker["name"]: worker["state"] for worker in status["workers"]}
+        if states.get("sworker") != "alive":
+            return None
+        missing = sorted(name for name, state in states.items() if state != "alive")
+        if missing:
+            print(f"fastdecode: warning: {', '.join(missing)} not alive; the others serve", file=sys.stderr)
+        return status["sworker"], status["secret_file"]
 
     def up(self, interrupt=None, output=None):
         """Returns when all is ready. A signal that `interrupt` saw takes back what was started."""

@@ -95,6 +95,9 @@ Status RemoteAttention::BeginPass(int mini_batch, uint64_t step, std::span<const
     for (const RowSlice& range : slices) {
       const std::shared_ptr<Endpoint>& endpoint = peer(range.rworker).endpoint;
       p.slices.push_back({.range = range, .endpoint = endpoint, .lost = endpoint == nullptr});
+      int64_t context = 0;  // what the R-worker will report with O
+      for (int i = 0; i < range.rows; ++i) context += rows[static_cast<size_t>(range.row_begin + i)].position + 1;
+      if (endpoint != nullptr) SetWorkload(range.rworker, mini_batch, context);
     }
   }
   for (Slice& slice : p.slices) {
