@@ -13,7 +13,13 @@ endif()
 find_program(FASTDECODE_PYTHON python3 HINTS "${CMAKE_SOURCE_DIR}/.venv/bin" REQUIRED)
 
 if(FASTDECODE_SWORKER)
-  pkg_check_modules(zmq REQUIRED IMPORTED_TARGET libzmq)
+  # Not through pkg-config: what libzmq itself was built with comes along there, in another
+  # order the second time, and all would be compiled again.
+  find_path(ZMQ_INCLUDE_DIR zmq.hpp REQUIRED)
+  find_library(ZMQ_LIBRARY zmq REQUIRED)
+  add_library(fastdecode_zmq INTERFACE)
+  target_include_directories(fastdecode_zmq SYSTEM INTERFACE "${ZMQ_INCLUDE_DIR}")
+  target_link_libraries(fastdecode_zmq INTERFACE "${ZMQ_LIBRARY}")
   if(NOT LIBTORCH_ROOT)
     file(GLOB venv_torch "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
     if(venv_torch)
