@@ -13,6 +13,7 @@ PROTOCOL = 1
 ANSWER_S = 5.0  # hello and stats are answered at once
 SILENCE_S = 4.0  # the server says something every second
 MAX_MESSAGE_BYTES = 8 << 20
+REQUEST_MESSAGES = ("accepted", "tokens", "finished")
 EVENTS = (
     zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CLOSED
@@ -86,10 +87,11 @@ class Client:
         self._send({"type": "stats", "reset": reset})
         deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline:
-            for message in self._receive(0.1):
+            messages = self._receive(0.1)
+            self._kept += [m for m in messages if m["type"] in REQUEST_MESSAGES]
+            for message in messages:
                 if message["type"] == "stats":
                     return message["stats"]
-                self._kept.append(message)
         raise ServerLost(f"no stats from {self.address} within {ANSWER_S:.0f} s")
 
     def poll(self, timeout):
@@ -97,7 +99,7 @@ class Client:
         if self._kept:
             kept, self._kept = self._kept, []
             return kept
-        return [m for m in self._receive(timeout) if m["type"] in ("accepted", "tokens", "finished")]
+        return [m for m in self._receive(timeout) if m["type"] in REQUEST_MESSAGES]
 
     def _hello(self, name):
         self._send({"type": "hello", "protocol": PROTOCOL, "client": f"{name}, pid {os.getpid()}"})

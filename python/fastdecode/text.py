@@ -19,6 +19,15 @@ def _special_token(value):
     return value.get("content") if isinstance(value, dict) else value
 
 
+def _unicode(text):
+    """`text`, unless it holds what is no character: a lone surrogate, or a byte that was not UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RequestError("bad_parameter", f"the prompt is not valid Unicode at character {error.start}") from None
+    return text
+
+
 class TextModel:
     """A model's folder, as far as text goes."""
 
@@ -58,11 +67,11 @@ class TextModel:
         """Ids of a plain prompt, with what the tokenizer's post-processor adds (bos)."""
         if not text:
             raise RequestError("empty_prompt", "the prompt has no text")
-        return self.tokenizer.encode(text).ids
+        return self.tokenizer.encode(_unicode(text)).ids
 
     def encode_chat(self, messages):
         """Ids of [{"role": ..., "content": ...}], up to where the assistant's answer begins."""
-        return self.tokenizer.encode(self.chat_template.render(messages), add_special_tokens=False).ids
+        return self.tokenizer.encode(_unicode(self.chat_template.render(messages)), add_special_tokens=False).ids
 
     def decode(self, ids):
         """Text without special tokens. (The library's own way lets those through that are marked as normalized.)"""

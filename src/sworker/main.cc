@@ -95,7 +95,7 @@ class StopSignals {
       int signal = 0;
       sigwait(&set, &signal);
       LOG(INFO) << "stopping (" << strsignal(signal) << ")";
-      if (!awaited_.exchange(true)) ::_exit(kExitOk);
+      if (!awaited_.exchange(true)) ::_exit(failed_ ? kExitWorker : kExitOk);
       stop_.set_value();
     }).detach();
   }
@@ -103,10 +103,16 @@ class StopSignals {
   void Wait() {
     if (!awaited_.exchange(true)) stop_.get_future().wait();
   }
-  static void Raise() { ::kill(::getpid(), SIGTERM); }
+  // The device failed: ends as a signal would, but not well.
+  void Fail() {
+    failed_ = true;
+    ::kill(::getpid(), SIGTERM);
+  }
+  bool failed() const { return failed_; }
 
  private:
   std::atomic<bool> awaited_ = false;
+  std::atomic<bool> failed_ = false;
   std::promise<void> stop_;
 };
 
@@ -171,7 +177,6 @@ int Serve(const Config& config, StopSignals* signals) {
       MakeCallbacks(engine, attention, core));
   if (!pool.ok()) return Fail(kExitUsage, pool.status().message());
 
-  std::atomic<bool> failed = false;
   std::atomic<ApiServer*> publish_to = nullptr;
   ServingOutputs outputs;
   outputs.publish = [&](std::span<const TokenUpdate> tokens, std::span<const RequestFinished> finished) {
@@ -180,10 +185,7 @@ int Serve(const Config& config, StopSignals* signals) {
   outputs.report_lost = [&](int index, uint32_t incarnation, const Status& reason) {
     (*pool)->ReportLost(index, incarnation, reason);
   };
-  outputs.fatal = [&](const Status&) {
-    failed = true;
-    StopSignals::Raise();
-  };
+  outputs.fatal = [signals](const Status&) { signals->Fail(); };
   outputs.rworker_stats = [&] { return RWorkerStatsJson(config, **pool); };
   core.Start(engine, outputs);
   engine.Start();
@@ -191,7 +193,7 @@ int Serve(const Config& config, StopSignals* signals) {
   core.Shutdown();
   pool->reset();
   engine.Stop();
-  return failed ? kExitWorker : code;
+  return signals->failed() ? kExitWorker : code;
 }
 
 int Main() {

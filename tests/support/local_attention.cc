@@ -50,7 +50,7 @@ void LocalAttention::Lose(int rworker) {
 
 Status LocalAttention::BeginPass(int mini_batch, uint64_t step, std::span<const StepRow> rows,
                                  std::span<const RowSlice> slices) {
-  if (random_() % 4 == 0) return {StatusCode::kWouldBlock, ""};
+  if (Refuse()) return {StatusCode::kWouldBlock, ""};
   Pass& pass = passes_[static_cast<size_t>(mini_batch)];
   pass.step = step;
   pass.slices.clear();
@@ -71,7 +71,7 @@ Status LocalAttention::BeginPass(int mini_batch, uint64_t step, std::span<const 
 }
 
 Result<std::span<const HostRows>> LocalAttention::AcquireQkv(int mini_batch) {
-  if (random_() % 4 == 0) return Status(StatusCode::kWouldBlock, "");
+  if (Refuse()) return Status(StatusCode::kWouldBlock, "");
   Pass& pass = passes_[static_cast<size_t>(mini_batch)];
   pass.qkv.clear();
   for (Slice& slice : pass.slices) {
@@ -130,7 +130,7 @@ Status LocalAttention::SubmitKv(const HostRows& piece, SequenceId sequence, int 
 
 Status LocalAttention::FinishPrefill(int rworker, SequenceId sequence, int tokens) {
   if (peer(rworker).lost) return OkStatus();
-  if (random_() % 4 == 0) return {StatusCode::kWouldBlock, ""};
+  if (Refuse()) return {StatusCode::kWouldBlock, ""};
   const Status status = peer(rworker).service->FinishPrefill(sequence, tokens);
   CHECK(status.ok()) << status.ToString();
   events_.push_back({.kind = AttentionEvent::Kind::kPrefillDone, .sequence = sequence, .rworker = rworker});

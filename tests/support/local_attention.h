@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "kernels/dispatch.h"
@@ -38,7 +39,7 @@ class LocalAttention final : public AttentionBackend {
   std::span<const int64_t> compute_ns() const override { return compute_ns_; }
   uint64_t wire_bytes() const override { return 0; }
   std::optional<AttentionEvent> Poll() override;
-  bool PrepareWait(std::vector<int>*) override { return events_.empty(); }
+  bool PrepareWait(std::vector<int>*) override { return !std::exchange(refused_, false) && events_.empty(); }
 
  private:
   static constexpr int kPushRows = 7;  // small and odd: many pieces
@@ -61,6 +62,7 @@ class LocalAttention final : public AttentionBackend {
     AttendedInfo info;
   };
 
+  bool Refuse() { return random_() % 4 == 0 && (refused_ = true); }
   Peer& peer(int rworker) { return peers_[static_cast<size_t>(rworker)]; }
 
   AttentionShape shape_;
@@ -72,6 +74,7 @@ class LocalAttention final : public AttentionBackend {
   std::vector<int64_t> workload_, compute_ns_;
   std::vector<AttentionEvent> events_;
   std::mt19937_64 random_;
+  bool refused_ = false;  // a call was told to come again: nobody sleeps
 };
 
 }  // namespace fastdecode

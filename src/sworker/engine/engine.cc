@@ -51,17 +51,31 @@ void Engine::Post(std::function<void()> work) {
 
 void Engine::Prefill(std::vector<PrefillRequest> prompts) {
   Post([this, prompts = std::move(prompts)]() mutable {
-    CHECK(prefill_ == nullptr);
-    for (const PrefillRequest& prompt : prompts) {
-      sequences_[prompt.request->id] = {.request = prompt.request,
-                                        .rworker = prompt.rworker,
-                                        .position = static_cast<int64_t>(prompt.request->prompt.size())};
-    }
-    first_tokens_reported_ = false;
-    prefill_ = std::make_unique<PrefillBatch>(context_, prefill_buffers_, std::move(prompts));
-    UpdateIdle();
-    prefill_->Advance();
+    CHECK(next_prefill_.empty() && !prompts.empty());
+    next_prefill_ = std::move(prompts);
+    if (prefill_ == nullptr) StartPrefill();
   });
+}
+
+void Engine::StartPrefill() {
+  for (const PrefillRequest& prompt : next_prefill_) {
+    sequences_[prompt.request->id] = {.request = prompt.request,
+                                      .rworker = prompt.rworker,
+                                      .position = static_cast<int64_t>(prompt.request->prompt.size())};
+  }
+  first_tokens_reported_ = false;
+  prefill_ = std::make_unique<PrefillBatch>(context_, prefill_buffers_, std::exchange(next_prefill_, {}));
+  UpdateIdle();
+  prefill_->Advance();
+}
+
+void Engine::EndPrefill() {
+  for (const PrefillBatch::Prompt& prompt : prefill_->prompts()) {
+    if (prompt.lost) sequences_.erase(prompt.from.request->id);
+  }
+  prefill_.reset();
+  if (!next_prefill_.empty()) StartPrefill();
+  UpdateIdle();
 }
 
 void Engine::RunPass(int mini_batch, PassPlan plan) {
@@ -75,10 +89,15 @@ void Engine::NoPass(int mini_batch) {
   });
 }
 
-void Engine::Release(SequenceId sequence, int rworker) {
-  Post([this, sequence, rworker] {
-    sequences_.erase(sequence);
-    attention_.Free(rworker, sequence);
+void Engine::Release(SequenceId sequence) {
+  Post([this, sequence] {
+    auto it = sequences_.find(sequence);
+    if (it == sequences_.end()) {  // Its R-worker was lost, and its blocks with it.
+      listener_.OnFreed(sequence);
+      return;
+    }
+    attention_.Free(it->second.rworker, sequence);
+    sequences_.erase(it);
   });
 }
 
@@ -144,8 +163,7 @@ bool Engine::RunAttention() {
     prefill_->Advance();
     if (prefill_->sampled() && !first_tokens_reported_) ReportFirstTokens();
     if (prefill_->done()) {
-      prefill_.reset();
-      UpdateIdle();
+      EndPrefill();
       moved = true;
     }
   }

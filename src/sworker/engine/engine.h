@@ -66,11 +66,12 @@ class Engine {
   void Stop();  // Drops what runs; joins the thread.
 
   // Commands; any thread. They run on the engine thread in the order of the calls.
-  void Prefill(std::vector<PrefillRequest> prompts);  // at most one in flight
-  void RunPass(int mini_batch, PassPlan plan);        // one in flight a mini-batch
-  void NoPass(int mini_batch);                        // nothing to decode until the next RunPass
-  void Release(SequenceId sequence, int rworker);     // forget it, and free its blocks
-  void Post(std::function<void()> work);              // anything that touches `attention`
+  // One at a time: the next once every prompt of the last one is done (OnPrefillDone) or lost.
+  void Prefill(std::vector<PrefillRequest> prompts);
+  void RunPass(int mini_batch, PassPlan plan);  // one in flight a mini-batch
+  void NoPass(int mini_batch);                  // nothing to decode until the next RunPass
+  void Release(SequenceId sequence);      // forget it and free its blocks; OnFreed answers, also for one that was lost
+  void Post(std::function<void()> work);  // anything that touches `attention`
 
  private:
   void Run();
@@ -80,6 +81,8 @@ class Engine {
   void Handle(AttentionEvent& event);
   void StartPass(int mini_batch, const PassPlan& plan);
   void FinishPass(int mini_batch);
+  void StartPrefill();
+  void EndPrefill();
   void ReportFirstTokens();
   void WarnOverflow(EngineSequence* sequence);
   void UpdateIdle();
@@ -94,8 +97,9 @@ class Engine {
   EngineContext context_;
   PrefillBuffers prefill_buffers_;
   std::vector<std::unique_ptr<DecodePass>> passes_;
-  std::vector<bool> planned_;              // a mini-batch: a plan is expected or runs
-  std::unique_ptr<PrefillBatch> prefill_;  // null: none in flight
+  std::vector<bool> planned_;                 // a mini-batch: a plan is expected or runs
+  std::unique_ptr<PrefillBatch> prefill_;     // null: none in flight
+  std::vector<PrefillRequest> next_prefill_;  // waits for the remains of one whose prompts were lost
   bool first_tokens_reported_ = false;
   std::unordered_map<SequenceId, EngineSequence> sequences_;
   std::vector<StageEnd> ends_;

@@ -61,6 +61,7 @@ PrefillBatch::PrefillBatch(EngineContext& context, PrefillBuffers& buffers, std:
 
 void PrefillBatch::Advance() {
   PushPieces();
+  if (all_lost()) return;  // nobody waits for the rest
   if (!computing_ && next_layer_ < context_.model.config().attention.num_layers) {
     // kv_ of this layer replaces that of two layers before, whose pieces must be gone.
     const bool room =
@@ -138,11 +139,14 @@ void PrefillBatch::PushPieces() {
 }
 
 bool PrefillBatch::PushOne(const Piece& piece) {
-  const Prompt& prompt = prompts_[piece.prompt];
+  Prompt& prompt = prompts_[piece.prompt];
   if (prompt.lost) return true;
   Result<HostRows> slot = context_.attention.AcquireKv(prompt.from.rworker);
   if (!slot.ok()) return false;
-  if (slot->lost) return true;  // kLost follows.
+  if (slot->lost) {  // Perhaps since before this batch began.
+    prompt.lost = true;
+    return true;
+  }
   const auto free = std::find_if(ring_.begin(), ring_.end(), [](const Push& p) { return !p.busy; });
   CHECK(free != ring_.end());
   *free = {.piece = piece, .slot = *slot, .busy = true};
@@ -191,9 +195,15 @@ void PrefillBatch::Lost(int rworker) {
   }
 }
 
+bool PrefillBatch::all_lost() const {
+  return std::all_of(prompts_.begin(), prompts_.end(), [](const Prompt& p) { return p.lost; });
+}
+
 bool PrefillBatch::done() const {
-  return sampled_ && pushes_ == 0 && pieces_.empty() &&
-         std::all_of(prompts_.begin(), prompts_.end(), [](const Prompt& p) { return p.pushed || p.lost; });
+  if (computing_ || pushes_ > 0) return false;
+  return all_lost() ||
+         (sampled_ && pieces_.empty() &&
+          std::all_of(prompts_.begin(), prompts_.end(), [](const Prompt& p) { return p.pushed || p.lost; }));
 }
 
 int32_t PrefillBatch::token(size_t prompt) const {

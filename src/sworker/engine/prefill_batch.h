@@ -75,6 +75,7 @@ class PrefillBatch {
   };
   static constexpr int kRing = 16;
 
+  bool all_lost() const;
   void Compute();
   void Sampling(const at::Tensor& x);
   void EnqueuePieces(int layer);

@@ -314,7 +314,10 @@ int64_t RWorkerLink::next_deadline_ns() const {
 void RWorkerLink::SetState(Status status, bool final) {
   std::lock_guard lock(mutex_);
   if (!status.ok()) stats_ = RWorkerStats();
-  if (status.ok()) stats_.incarnation = grant_.incarnation;
+  if (status.ok()) {  // until the first heartbeat
+    stats_.incarnation = grant_.incarnation;
+    stats_.total_blocks = stats_.free_blocks = grant_.kv_blocks;
+  }
   state_ = {std::move(status), final};
 }
 

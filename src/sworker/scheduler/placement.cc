@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -53,8 +54,9 @@ int64_t PeakWith(const LoadTracker& tracker, const Sequence& sequence) {
 
 std::optional<Place> FindPlace(Books& books, const Sequence& sequence, bool paced) {
   std::optional<Place> best;
-  double best_peak = std::numeric_limits<double>::infinity();
-  size_t best_size = 0;
+  // The pair's peak; among equals the R-worker's, so that few sequences spread over all; then the pair's size.
+  using Key = std::tuple<double, double, size_t>;
+  Key best_key{std::numeric_limits<double>::infinity(), 0, 0};
   if (books.in_flight >= books.options.max_batch) return best;
   const int64_t blocks = books.Blocks(sequence);
   for (int r = 0; r < static_cast<int>(books.rworkers.size()); ++r) {
@@ -69,12 +71,11 @@ std::optional<Place> FindPlace(Books& books, const Sequence& sequence, bool pace
       const int64_t peak = PeakWith(pair.Projection(), sequence);
       const int64_t others = peaks - std::max(pair.planned_workload, pair.Projection().Peak());
       if (Judge(books, rworker, sequence, peak, others) != JoinVerdict::kFits) continue;
-      const double scaled = static_cast<double>(peak) / rworker.speed;
-      const size_t size = pair.active.size() + pair.pending.size();
-      if (scaled < best_peak || (scaled == best_peak && size < best_size)) {
+      const Key key{static_cast<double>(peak) / rworker.speed, static_cast<double>(peak + others) / rworker.speed,
+                    pair.active.size() + pair.pending.size()};
+      if (key < best_key) {
         best = Place{r, m};
-        best_peak = scaled;
-        best_size = size;
+        best_key = key;
       }
     }
   }

@@ -127,7 +127,6 @@ void ServingCore::Cancel(SequenceId id) {
 void ServingCore::HandleCancel(SequenceId id) {
   auto it = live_.find(id);
   if (it == live_.end() || it->second.answered) return;
-  it->second.cancelled = true;
   Answer(&it->second, FinishReason::kCancelled);
   // What is being computed is let go at its next boundary.
   if (it->second.stage == Stage::kWaiting || it->second.stage == Stage::kReady) Let(id);
@@ -183,7 +182,7 @@ void ServingCore::Let(SequenceId id) {
   live_.erase(it);
   scheduler_.Finished(id);
   if (rworker >= 0) {
-    engine_->Release(id, rworker);
+    engine_->Release(id);
   } else {
     scheduler_.BlocksFreed(id);
   }
@@ -193,7 +192,10 @@ void ServingCore::OnPrefillDone(SequenceId sequence) {
   Post([this, sequence] {
     prefilling_.erase(sequence);
     auto it = live_.find(sequence);
-    if (it == live_.end()) return;  // lost
+    if (it == live_.end()) {  // Lost, yet taken in by the same R-worker's next life.
+      engine_->Release(sequence);
+      return;
+    }
     if (it->second.answered) {
       Let(sequence);
     } else {

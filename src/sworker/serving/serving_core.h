@@ -75,7 +75,6 @@ class ServingCore final : public RequestSink, public EngineListener {
     Stage stage = Stage::kWaiting;
     int rworker = -1;
     int generated = 0;
-    bool cancelled = false;
     bool answered = false;  // RequestFinished is out; its blocks go at the next boundary
   };
 

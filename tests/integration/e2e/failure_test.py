@@ -105,8 +105,7 @@ class Failures(E2eCase):
         eventually(lambda: self.joined(client) == 0, "both are noticed", seconds=NOTICE_S)
         # What decoded is lost; what waited still waits, as does what comes now.
         request = run.submit(CASES[0]["prompt_ids"], max_tokens=48)
-        run.poll()
-        self.assertTrue(any(m["finish_reason"] == "error" for m in run.finished.values()))
+        run.wait(lambda: any(m["finish_reason"] == "error" for m in run.finished.values()), seconds=NOTICE_S)
         for name in ("rworker-0", "rworker-1"):
             self.ok("restart", self.config, name)
         run.wait()

@@ -31,6 +31,12 @@ class Encoding(unittest.TestCase):
         with self.assertRaisesRegex(RequestError, "empty_prompt"):
             models()["tiny-llama3"].encode("")
 
+    def test_what_is_no_character(self):
+        for text in ("a lone \ud800 surrogate", b"a byte \xff".decode("utf-8", "surrogateescape")):
+            with self.assertRaises(RequestError) as raised:
+                models()["tinystories-656k"].encode(text)
+            self.assertEqual("bad_parameter", raised.exception.code)
+
     def test_no_tokenizer(self):
         with self.assertRaisesRegex(UsageError, "no tokenizer in"):
             TextModel(str(MODELS))
