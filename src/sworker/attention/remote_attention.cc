@@ -179,10 +179,13 @@ void RemoteAttention::SliceDone(int mini_batch) {
 }
 
 void RemoteAttention::ReleaseO(int mini_batch) {
-  for (Slice& slice : pass(mini_batch).slices) {
+  Pass& p = pass(mini_batch);
+  const bool last = p.layer + 1 == shape_.num_layers;
+  for (Slice& slice : p.slices) {
     // The endpoint of a lost one is about to go: nothing more is received there.
     if (slice.received.index >= 0 && !slice.lost) slice.endpoint->Release(slice.received);
     slice.received.index = -1;
+    if (last || slice.lost) slice.endpoint.reset();
   }
 }
 

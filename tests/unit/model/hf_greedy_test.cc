@@ -8,6 +8,7 @@
 #include "sworker/model/sampler.h"
 #include "tests/support/hf_oracle.h"
 #include "tests/support/plain_decoder.h"
+#include "tests/support/teacher_forced.h"
 #include "tests/unit/model/model_fixture.h"
 
 namespace fastdecode::testing {
@@ -51,38 +52,6 @@ void RunGreedy(PlainDecoder& decoder, const Oracle& oracle, const std::vector<in
     if (still.empty()) return;
     active = still;
     next = Greedy(decoder.Decode(active, tokens));
-  }
-}
-
-void AppendMargins(const at::Tensor& logits, const Oracle& oracle, const std::vector<int64_t>& active,
-                   std::vector<std::vector<double>>& margins) {
-  for (size_t j = 0; j < active.size(); ++j) {
-    const auto i = static_cast<size_t>(active[j]);
-    const size_t step = margins[i].size();
-    const float* row = logits.const_data_ptr<float>() + static_cast<int64_t>(j) * logits.size(1);
-    margins[i].push_back(static_cast<double>(row[oracle.cases[i].greedy_ids[step]]) -
-                         static_cast<double>(row[oracle.cases[i].second_ids[step]]));
-  }
-}
-
-std::vector<std::vector<double>> TeacherForced(PlainDecoder& decoder, const Oracle& oracle) {
-  std::vector<std::vector<int32_t>> prompts;
-  for (const OracleCase& one : oracle.cases) prompts.push_back(one.prompt_ids);
-  std::vector<std::vector<double>> margins(prompts.size());
-  std::vector<int64_t> active(prompts.size());
-  std::iota(active.begin(), active.end(), 0);
-  at::Tensor logits = decoder.Prefill(prompts);
-  while (true) {
-    AppendMargins(logits, oracle, active, margins);
-    std::vector<int32_t> tokens;
-    std::erase_if(active, [&](int64_t i) {
-      return margins[static_cast<size_t>(i)].size() == oracle.cases[static_cast<size_t>(i)].greedy_ids.size();
-    });
-    if (active.empty()) return margins;
-    for (const int64_t i : active) {
-      tokens.push_back(oracle.cases[static_cast<size_t>(i)].greedy_ids[margins[static_cast<size_t>(i)].size() - 1]);
-    }
-    logits = decoder.Decode(active, tokens);
   }
 }
 
