@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/decode_attention.h"
+#include "kernels/attention_kernel.h"
 #include "kernels/read_stream.h"
 
 namespace fastdecode::kernels {
@@ -20,21 +20,18 @@ enum CpuFeature : uint32_t {
   kFma = 1u << 1,
   kF16c = 1u << 2,
   kAvx512f = 1u << 3,
+  kAvx512vl = 1u << 4,
+  kAvx512dq = 1u << 5,
+  kAvx512bw = 1u << 6,
+  kAvx512bf16 = 1u << 7,
+  kAmxBf16 = 1u << 8,  // and the system lets this process use the tiles
 };
 
-// What CPU and operating system offer together (cpuid and the enabled register state).
+// What CPU and operating system offer together (cpuid and the enabled register state). Asks the
+// system to let this process use AMX's tiles.
 uint32_t DetectCpuFeatures();
 // "AVX2, FMA, F16C" for the log and for errors.
 std::string FeatureNames(uint32_t features);
-
-struct DecodeAttentionKernel {
-  std::string_view name;
-  std::string_view description;
-  uint32_t features;  // CpuFeature bits that it needs
-  void (*attend)(const DecodeAttentionParams& params);
-  void (*merge)(const MergeParams& params);
-  void (*exp2)(const float* x, float* y, int64_t count);  // 2^x as the kernel computes it, x <= 0; for its test
-};
 
 struct ReadStreamKernel {
   std::string_view name;
@@ -42,17 +39,21 @@ struct ReadStreamKernel {
   uint64_t (*read)(const ReadStreamParams& params);  // returns a value that depends on all bytes
 };
 
-std::span<const DecodeAttentionKernel> DecodeAttentionKernels();
+// Best last.
+std::span<const AttentionKernel* const> AttentionKernels();
 std::span<const ReadStreamKernel> ReadStreamKernels();
 
+// The kernel's codec of a pair of built-in formats.
+KvCodec CodecOf(const AttentionKernel& kernel, KvFormat keys, KvFormat values);
+
 struct KernelChoice {
-  const DecodeAttentionKernel* kernel = nullptr;  // null: `error` says why
+  const AttentionKernel* kernel = nullptr;  // null: `error` says why
   std::string error;
 };
 
 // The best kernel for `features`, or the one named. "auto" never falls back to the
 // reference kernel, which would be a hundred times slower without a word: a CPU that
-// lacks AVX2, FMA or F16C gets an error that says so, and may name f16_reference.
-KernelChoice ChooseDecodeAttention(std::string_view name_or_auto, uint32_t features);
+// lacks AVX2, FMA or F16C gets an error that says so, and may name the reference.
+KernelChoice ChooseAttentionKernel(std::string_view name_or_auto, uint32_t features);
 
 }  // namespace fastdecode::kernels

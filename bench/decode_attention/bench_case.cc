@@ -80,7 +80,7 @@ double Median(std::vector<double> values) {
 
 Result<BenchResult> RunBench(const BenchCase& c) {
   FD_RETURN_IF_ERROR(CheckCase(c));
-  const kernels::KernelChoice choice = kernels::ChooseDecodeAttention(c.kernel, kernels::DetectCpuFeatures());
+  const kernels::KernelChoice choice = kernels::ChooseAttentionKernel(c.kernel, kernels::DetectCpuFeatures());
   if (choice.kernel == nullptr) return InvalidArgument(choice.error);
   AttentionShape shape{.num_layers = 1, .num_heads = c.heads, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim};
   const int64_t layer_bytes = int64_t{c.batch} * c.context * 2 * shape.kv_width() * int64_t{sizeof(uint16_t)};
@@ -90,14 +90,15 @@ Result<BenchResult> RunBench(const BenchCase& c) {
                                       .max_sequences = c.batch,
                                       .max_rows = c.batch,
                                       .max_mini_batches = 1};
-  const rworker::KvGeometry geometry{shape, c.block_tokens, c.context, c.batch};
+  const kernels::KvCodec codec = kernels::CodecOf(*choice.kernel, kernels::KvFormat::kF16, kernels::KvFormat::kF16);
+  const rworker::KvGeometry geometry{shape, c.block_tokens, c.context, c.batch, codec};
   rworker::ComputePool pool(c.threads);
   FD_ASSIGN_OR_RETURN(
       rworker::PoolMemory memory,
       rworker::PoolMemory::Map(geometry.blocks_per_sequence() * geometry.block_bytes() * c.batch + (int64_t{2} << 20),
                                rworker::AllowedThreads()));
   FD_ASSIGN_OR_RETURN(std::unique_ptr<AttentionService> service,
-                      AttentionService::Create(shape, limits, &memory, choice.kernel, &pool));
+                      AttentionService::Create(shape, limits, &memory, choice.kernel, codec, &pool));
   FD_RETURN_IF_ERROR(Fill(*service, c));
 
   BenchResult result;

@@ -42,7 +42,11 @@ Status CheckShape(const AttentionShape& s) {
 Status CheckLimits(const SessionLimits& l) {
   const auto within = [](int64_t value, int64_t high) { return value >= 1 && value <= high; };
   if (!within(l.block_tokens, kMaxBlockTokens)) {
-    return OutOfBounds("block_tokens", l.block_tokens, 1, kMaxBlockTokens);
+    return OutOfBounds("block_tokens", l.block_tokens, kernels::kTileTokens, kMaxBlockTokens);
+  }
+  if (l.block_tokens % kernels::kTileTokens != 0) {
+    return InvalidArgument("block_tokens " + Number(l.block_tokens) + " is no multiple of " +
+                           Number(kernels::kTileTokens));
   }
   if (!within(l.max_context, kMaxContext)) return OutOfBounds("max_context", l.max_context, 1, kMaxContext);
   if (!within(l.max_sequences, kMaxSequences)) {
@@ -59,14 +63,15 @@ Status CheckLimits(const SessionLimits& l) {
 
 Result<std::unique_ptr<AttentionService>> AttentionService::Create(const AttentionShape& shape,
                                                                    const SessionLimits& limits, PoolMemory* memory,
-                                                                   const kernels::DecodeAttentionKernel* kernel,
-                                                                   ComputePool* pool) {
+                                                                   const kernels::AttentionKernel* kernel,
+                                                                   const kernels::KvCodec& codec, ComputePool* pool) {
   FD_RETURN_IF_ERROR(CheckShape(shape));
   FD_RETURN_IF_ERROR(CheckLimits(limits));
   const KvGeometry geometry{.shape = shape,
                             .block_tokens = limits.block_tokens,
                             .max_context = limits.max_context,
-                            .max_sequences = limits.max_sequences};
+                            .max_sequences = limits.max_sequences,
+                            .codec = codec};
   const int64_t blocks = PagedKv::BlocksIn(memory->bytes(), geometry);
   if (blocks < geometry.blocks_per_sequence()) {
     return Exhausted("KV memory of " + Number(memory->bytes() >> 20) + " MiB holds " + Number(blocks) + " blocks of " +
@@ -79,10 +84,10 @@ Result<std::unique_ptr<AttentionService>> AttentionService::Create(const Attenti
 }
 
 AttentionService::AttentionService(const KvGeometry& geometry, const SessionLimits& limits, PoolMemory* memory,
-                                   const kernels::DecodeAttentionKernel* kernel, ComputePool* pool)
+                                   const kernels::AttentionKernel* kernel, ComputePool* pool)
     : shape_(geometry.shape),
       limits_(limits),
-      kv_(geometry, reinterpret_cast<uint16_t*>(memory->data()), memory->bytes()),
+      kv_(geometry, kernel, memory->data(), memory->bytes()),
       layer_run_(&kv_, kernel, pool, limits.max_rows),
       steps_(static_cast<size_t>(limits.max_mini_batches)),
       stamps_(static_cast<size_t>(limits.max_sequences), 0) {

@@ -46,13 +46,13 @@ struct AttendInfo {
 
 class AttentionService {
  public:
-  // Takes `memory` over for a session: whatever it held before is forgotten. The
+  // Takes `memory` over for a session: whatever it held before is forgotten. `codec` is
+  // what keys and values are stored as, one of the kernel's or a user's. The
   // softmax scale is 1/sqrt(head_dim). kInvalidArgument for a shape or limits out of
   // bounds, kResourceExhausted when the memory does not hold one sequence's context.
   static Result<std::unique_ptr<AttentionService>> Create(const AttentionShape& shape, const SessionLimits& limits,
-                                                          PoolMemory* memory,
-                                                          const kernels::DecodeAttentionKernel* kernel,
-                                                          ComputePool* pool);
+                                                          PoolMemory* memory, const kernels::AttentionKernel* kernel,
+                                                          const kernels::KvCodec& codec, ComputePool* pool);
 
   // Starts pass `step` of `mini_batch`: the new token of each row goes to `position`,
   // which is the number of tokens cached before it in every layer (a sequence that is not
@@ -92,7 +92,7 @@ class AttentionService {
     StepPlan plan;
   };
   AttentionService(const KvGeometry& geometry, const SessionLimits& limits, PoolMemory* memory,
-                   const kernels::DecodeAttentionKernel* kernel, ComputePool* pool);
+                   const kernels::AttentionKernel* kernel, ComputePool* pool);
 
   Status CheckStepRow(const StepRow& row, int32_t slot) const;
   Status PlaceRows(std::span<const StepRow> rows, std::vector<PlannedRow>& planned);

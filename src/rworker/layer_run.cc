@@ -30,14 +30,15 @@ int64_t MaxPartials(const PagedKv& kv, int32_t range_tokens, int32_t max_rows) {
 
 }  // namespace
 
-LayerRun::LayerRun(PagedKv* kv, const kernels::DecodeAttentionKernel* kernel, ComputePool* pool, int32_t max_rows)
+LayerRun::LayerRun(PagedKv* kv, const kernels::AttentionKernel* kernel, ComputePool* pool, int32_t max_rows)
     : kv_(kv),
       kernel_(kernel),
       pool_(pool),
       shape_(kv->geometry().shape),
       range_tokens_(RangeTokens(kv->geometry().block_tokens)) {
   const int32_t group = shape_.num_heads / shape_.num_kv_heads;
-  const int64_t needed = kernels::DecodeAttentionScratchBytes(shape_.num_kv_heads, group, shape_.head_dim);
+  const int64_t needed =
+      kernels::AttendScratchBytes(kv->geometry().codec, shape_.num_kv_heads, group, 1, shape_.head_dim);
   scratch_bytes_ = CeilDiv(needed, kCacheLine) * kCacheLine + kCacheLine;  // threads share no line
   scratch_.reset(new std::byte[static_cast<size_t>(scratch_bytes_ * pool->num_threads() + kCacheLine)]);
   ranges_done_.reset(
@@ -50,7 +51,7 @@ LayerRun::LayerRun(PagedKv* kv, const kernels::DecodeAttentionKernel* kernel, Co
 }
 
 void LayerRun::Plan(StepPlan& plan) const {
-  const int64_t token_bytes = 2 * shape_.kv_width() * int64_t{sizeof(uint16_t)};
+  const int64_t token_bytes = kv_->layout().block_bytes() / kv_->layout().block_tokens;
   plan.context_tokens = 0;
   for (const PlannedRow& row : plan.rows) plan.context_tokens += row.position + 1;
   const int64_t piece_bytes = std::clamp(plan.context_tokens * token_bytes / (pool_->num_threads() * kPiecesPerThread),
@@ -107,15 +108,15 @@ void LayerRun::ComputePiece(int64_t row_index, int64_t piece_of_row, std::byte* 
     // Only this piece reads the new token of these heads.
     kv_->Write(row.slot, layer_, row.position, 1, qkv + shape_.q_width(), shape_.qkv_width(), head_begin, head_end);
   }
-  kernels::DecodeAttentionParams params;
-  params.num_kv_heads = shape_.num_kv_heads;
-  params.group = shape_.num_heads / shape_.num_kv_heads;
-  params.head_dim = shape_.head_dim;
-  params.block_tokens = kv_->geometry().block_tokens;
-  params.scale = 1.0f / __builtin_sqrtf(static_cast<float>(shape_.head_dim));
+  kernels::AttendParams params;
+  params.layout = kv_->layout();
+  params.codec = &kv_->geometry().codec;
+  params.options.group = shape_.num_heads / shape_.num_kv_heads;
+  params.options.scale = 1.0f / __builtin_sqrtf(static_cast<float>(shape_.head_dim));
   params.blocks = kv_->layer_blocks(layer_);
   params.block_table = kv_->block_table(row.slot);
   params.q = qkv;
+  params.first_position = row.position;
   params.kv_head_begin = head_begin;
   params.kv_head_end = head_end;
   params.token_begin = static_cast<int32_t>(range) * range_tokens_;
@@ -123,14 +124,14 @@ void LayerRun::ComputePiece(int64_t row_index, int64_t piece_of_row, std::byte* 
   params.scratch = scratch;
   if (row.num_ranges == 1) {
     params.out = o_rows_ + row_index * shape_.q_width();
-    kernel_->attend(params);
+    kernels::Attend(*kernel_, params);
     return;
   }
   const int64_t partial_heads = (row.first_partial + range) * shape_.num_heads;
   params.partial_acc = partial_acc_.get() + partial_heads * shape_.head_dim;
   params.partial_max = partial_max_.get() + partial_heads;
   params.partial_sum = partial_sum_.get() + partial_heads;
-  kernel_->attend(params);
+  kernels::Attend(*kernel_, params);
   FinishRange(row, row_index, run, head_begin, head_end);
 }
 
@@ -151,7 +152,7 @@ void LayerRun::FinishRange(const PlannedRow& row, int64_t row_index, int64_t run
   params.partial_max = partial_max_.get() + partial_heads;
   params.partial_sum = partial_sum_.get() + partial_heads;
   params.out = o_rows_ + row_index * shape_.q_width();
-  kernel_->merge(params);
+  kernels::Merge(*kernel_, params);
 }
 
 }  // namespace fastdecode::rworker

@@ -43,7 +43,7 @@ struct StepPlan {
 
 class LayerRun {
  public:
-  LayerRun(PagedKv* kv, const kernels::DecodeAttentionKernel* kernel, ComputePool* pool, int32_t max_rows);
+  LayerRun(PagedKv* kv, const kernels::AttentionKernel* kernel, ComputePool* pool, int32_t max_rows);
 
   // Fills in all but slot, generation and position.
   void Plan(StepPlan& plan) const;
@@ -60,7 +60,7 @@ class LayerRun {
   void FinishRange(const PlannedRow& row, int64_t row_index, int64_t run, int head_begin, int head_end);
 
   PagedKv* const kv_;
-  const kernels::DecodeAttentionKernel* const kernel_;
+  const kernels::AttentionKernel* const kernel_;
   ComputePool* const pool_;
   const AttentionShape shape_;
   const int32_t range_tokens_;

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "common/base/logging.h"
-#include "kernels/decode_attention.h"
 
 namespace fastdecode::rworker {
 
@@ -12,11 +11,13 @@ int64_t PagedKv::BlocksIn(int64_t bytes, const KvGeometry& geometry) {
   return std::min<int64_t>(bytes / geometry.block_bytes(), kNoBlock);  // kNoBlock is no id
 }
 
-PagedKv::PagedKv(const KvGeometry& geometry, uint16_t* storage, int64_t bytes)
+PagedKv::PagedKv(const KvGeometry& geometry, const kernels::AttentionKernel* kernel, std::byte* storage, int64_t bytes)
     : geometry_(geometry),
+      layout_(geometry.layout()),
+      kernel_(kernel),
       storage_(storage),
       allocator_(static_cast<uint32_t>(BlocksIn(bytes, geometry))),
-      layer_elements_(allocator_.num_blocks() * geometry.block_elements()),
+      layer_bytes_(allocator_.num_blocks() * layout_.block_bytes()),
       table_(geometry.max_sequences),
       slots_(static_cast<size_t>(geometry.max_sequences)),
       free_slots_(static_cast<size_t>(geometry.max_sequences)),
@@ -52,8 +53,7 @@ void PagedKv::Remove(int32_t slot) {
 void PagedKv::Poison([[maybe_unused]] uint32_t block) {
 #ifndef NDEBUG
   for (int layer = 0; layer < geometry_.shape.num_layers; ++layer) {
-    std::fill_n(storage_ + layer * layer_elements_ + block * geometry_.block_elements(), geometry_.block_elements(),
-                kPoison);
+    std::fill_n(storage_ + layer * layer_bytes_ + block * layout_.block_bytes(), layout_.block_bytes(), kPoison);
   }
 #endif
 }
@@ -74,29 +74,29 @@ bool PagedKv::Reserve(int32_t slot, int64_t tokens) {
   return true;
 }
 
-void PagedKv::Write(int32_t slot, int layer, int64_t position, int64_t rows, const uint16_t* kv_rows,
-                    int64_t row_stride, int head_begin, int head_end) {
-  const int32_t head_dim = geometry_.shape.head_dim;
-  const int64_t kv_width = geometry_.shape.kv_width();
-  const size_t row_bytes = static_cast<size_t>(head_dim) * sizeof(uint16_t);
+int64_t PagedKv::Write(int32_t slot, int layer, int64_t position, int64_t rows, const uint16_t* kv_rows,
+                       int64_t row_stride, int head_begin, int head_end) {
   const uint32_t* const table = block_table(slot);
-  uint16_t* const blocks = storage_ + layer * layer_elements_;
+  std::byte* const blocks = storage_ + layer * layer_bytes_;
+  int64_t beyond = 0;
   for (int64_t done = 0; done < rows;) {
     const int64_t in_block = (position + done) % geometry_.block_tokens;
     const int64_t count = std::min<int64_t>(rows - done, geometry_.block_tokens - in_block);
-    uint16_t* const block =
-        blocks + table[(position + done) / geometry_.block_tokens] * geometry_.block_elements() + in_block * head_dim;
-    for (int head = head_begin; head < head_end; ++head) {
-      const uint16_t* source = kv_rows + done * row_stride + int64_t{head} * head_dim;
-      uint16_t* key = block + kernels::KeyOffset(head, geometry_.block_tokens, head_dim);
-      uint16_t* value = block + kernels::ValueOffset(head, geometry_.block_tokens, head_dim);
-      for (int64_t i = 0; i < count; ++i, source += row_stride, key += head_dim, value += head_dim) {
-        std::memcpy(key, source, row_bytes);
-        std::memcpy(value, source + kv_width, row_bytes);
-      }
-    }
+    kernels::AppendParams params;
+    params.layout = layout_;
+    params.codec = &geometry_.codec;
+    params.k = kv_rows + done * row_stride;
+    params.v = kv_rows + done * row_stride + geometry_.shape.kv_width();
+    params.row_stride = row_stride;
+    params.tokens = static_cast<int32_t>(count);
+    params.block = blocks + table[(position + done) / geometry_.block_tokens] * layout_.block_bytes();
+    params.in_block = static_cast<int32_t>(in_block);
+    params.head_begin = head_begin;
+    params.head_end = head_end;
+    beyond += kernels::Append(*kernel_, params);
     done += count;
   }
+  return beyond;
 }
 
 KvStats PagedKv::stats() const {

@@ -1,8 +1,8 @@
 // The paged KV cache: sequences, their block tables and the blocks' storage.
 //
 // A block holds block_tokens tokens of one sequence. Block ids are shared by all
-// layers: block b of layer l lies at layer l's base + b * block_elements, in the
-// layout of kernels/decode_attention.h. All offsets are 64-bit. Tables, lookup and
+// layers: block b of layer l lies at layer l's base + b * layout.block_bytes(), in the
+// layout of kernels/kv_format.h. All offsets are 64-bit. Tables, lookup and
 // free list have fixed capacity, made in the constructor.
 //
 // Freed blocks are poisoned with NaNs in builds without NDEBUG, so that a read of a
@@ -13,11 +13,13 @@
 // and write disjoint tokens.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "common/base/model_shape.h"
+#include "kernels/decode_attention.h"
 #include "rworker/block_allocator.h"
 #include "rworker/sequence_table.h"
 
@@ -35,16 +37,17 @@ struct KvGeometry {
   int32_t block_tokens = 0;
   int32_t max_context = 0;
   int32_t max_sequences = 0;
+  kernels::KvCodec codec;  // what the cache holds
 
-  int64_t block_elements() const { return 2 * shape.kv_width() * block_tokens; }  // one layer
-  int64_t block_bytes() const {                                                   // all layers
-    return block_elements() * int64_t{sizeof(uint16_t)} * shape.num_layers;
+  kernels::KvLayout layout() const {
+    return kernels::MakeLayout(codec, shape.num_kv_heads, shape.head_dim, block_tokens);
   }
+  int64_t block_bytes() const { return layout().block_bytes() * shape.num_layers; }  // all layers
   int32_t blocks_per_sequence() const { return (max_context + block_tokens - 1) / block_tokens; }
 };
 
-// NaN in f16: what freed blocks are filled with.
-inline constexpr uint16_t kPoison = 0x7e00;
+// What freed blocks are filled with: NaN in f16, in bf16 and in a scale.
+inline constexpr std::byte kPoison{0xff};
 
 class PagedKv {
  public:
@@ -52,7 +55,7 @@ class PagedKv {
   static int64_t BlocksIn(int64_t bytes, const KvGeometry& geometry);
 
   // `storage` [bytes] is borrowed and outlives this.
-  PagedKv(const KvGeometry& geometry, uint16_t* storage, int64_t bytes);
+  PagedKv(const KvGeometry& geometry, const kernels::AttentionKernel* kernel, std::byte* storage, int64_t bytes);
 
   // The slot of a sequence, or kNoSlot.
   int32_t Find(uint64_t sequence) const { return table_.Find(sequence); }
@@ -66,11 +69,11 @@ class PagedKv {
   // Allocates them: all, or none and false.
   bool Reserve(int32_t slot, int64_t tokens);
 
-  // Copies K and V rows [K | V] f16, `row_stride` elements apart, into tokens
+  // Stores K and V rows [K | V] f16, `row_stride` elements apart, as tokens
   // position .. position + rows - 1 of one layer, for KV heads [head_begin, head_end).
-  // The blocks are reserved.
-  void Write(int32_t slot, int layer, int64_t position, int64_t rows, const uint16_t* kv_rows, int64_t row_stride,
-             int head_begin, int head_end);
+  // The blocks are reserved. Returns how many elements were beyond the codec's range.
+  int64_t Write(int32_t slot, int layer, int64_t position, int64_t rows, const uint16_t* kv_rows, int64_t row_stride,
+                int head_begin, int head_end);
 
   // Tokens that the slot's layer holds without a gap.
   int32_t layer_tokens(int32_t slot, int layer) const { return layer_tokens_[LayerIndex(slot, layer)]; }
@@ -81,7 +84,8 @@ class PagedKv {
   uint64_t sequence(int32_t slot) const { return slots_[static_cast<size_t>(slot)].sequence; }
 
   const uint32_t* block_table(int32_t slot) const { return &tables_[TableIndex(slot)]; }
-  const uint16_t* layer_blocks(int layer) const { return storage_ + layer * layer_elements_; }
+  const std::byte* layer_blocks(int layer) const { return storage_ + layer * layer_bytes_; }
+  const kernels::KvLayout& layout() const { return layout_; }
   const KvGeometry& geometry() const { return geometry_; }
   KvStats stats() const;
 
@@ -100,9 +104,11 @@ class PagedKv {
   void Poison(uint32_t block);
 
   const KvGeometry geometry_;
-  uint16_t* const storage_;  // [num_layers, num_blocks, block_elements]
+  const kernels::KvLayout layout_;
+  const kernels::AttentionKernel* const kernel_;
+  std::byte* const storage_;  // [num_layers, num_blocks, layout.block_bytes()]
   BlockAllocator allocator_;
-  const int64_t layer_elements_;  // from one layer to the next
+  const int64_t layer_bytes_;  // from one layer to the next
   SequenceTable table_;
   std::vector<Slot> slots_;
   std::vector<int32_t> free_slots_;          // a stack

@@ -31,7 +31,7 @@ RWorkerServer::RWorkerServer() = default;
 Result<std::unique_ptr<RWorkerServer>> RWorkerServer::Start(const ServerOptions& options) {
   FD_RETURN_IF_ERROR(InitCrypto());
   std::unique_ptr<RWorkerServer> server(new RWorkerServer());
-  kernels::KernelChoice choice = kernels::ChooseDecodeAttention(options.kernel, kernels::DetectCpuFeatures());
+  kernels::KernelChoice choice = kernels::ChooseAttentionKernel(options.kernel, kernels::DetectCpuFeatures());
   if (choice.kernel == nullptr) {
     return Status(options.kernel == "auto" ? StatusCode::kUnimplemented : StatusCode::kInvalidArgument, choice.error);
   }

@@ -48,7 +48,7 @@ class RWorkerServer {
   std::string address_;
   int threads_ = 0;
   PoolMemory memory_;
-  const kernels::DecodeAttentionKernel* kernel_ = nullptr;
+  const kernels::AttentionKernel* kernel_ = nullptr;
   std::unique_ptr<ControlLoop> loop_;
   std::thread control_thread_;
 };

@@ -33,7 +33,7 @@ class Session {
  public:
   struct Environment {  // all borrowed
     PoolMemory* memory = nullptr;
-    const kernels::DecodeAttentionKernel* kernel = nullptr;
+    const kernels::AttentionKernel* kernel = nullptr;
     int threads = 0;
     bool pin = true;
     std::function<void()> notify;

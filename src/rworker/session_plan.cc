@@ -35,7 +35,11 @@ Status CheckShape(const SessionOpen& open) {
 }
 
 Status CheckLimits(const SessionOpen& open) {
-  FD_RETURN_IF_ERROR(CheckRange("block_tokens", open.block_tokens, 1, kMaxBlockTokens));
+  FD_RETURN_IF_ERROR(CheckRange("block_tokens", open.block_tokens, kernels::kTileTokens, kMaxBlockTokens));
+  if (open.block_tokens % kernels::kTileTokens != 0) {
+    return InvalidArgument("block_tokens " + std::to_string(open.block_tokens) + " is no multiple of " +
+                           std::to_string(kernels::kTileTokens));
+  }
   FD_RETURN_IF_ERROR(CheckRange("max_context", open.max_context, 1, kMaxContext));
   FD_RETURN_IF_ERROR(CheckRange("max_sequences", open.max_sequences, 1, kMaxSequences));
   FD_RETURN_IF_ERROR(CheckRange("max_rows", open.max_rows, 1, std::min(kMaxRows, open.max_sequences)));

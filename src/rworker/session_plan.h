@@ -15,6 +15,8 @@ namespace fastdecode::rworker {
 struct SessionPlan {
   AttentionShape shape;
   SessionLimits limits;
+  kernels::KvFormat keys = kernels::KvFormat::kF16;
+  kernels::KvFormat values = kernels::KvFormat::kF16;
   EndpointOptions endpoint;  // lanes as this side has them; incarnation and peer are filled in later
   int heartbeat_ms = 0;
   int peer_timeout_ms = 0;

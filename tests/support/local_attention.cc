@@ -23,13 +23,14 @@ LocalAttention::LocalAttention(const SessionOptions& session, int num_rworkers, 
                                       .max_sequences = session.max_sequences,
                                       .max_rows = session.max_rows,
                                       .max_mini_batches = session.mini_batches};
+  const kernels::AttentionKernel* const kernel =
+      kernels::ChooseAttentionKernel("reference", kernels::DetectCpuFeatures()).kernel;
+  const kernels::KvCodec codec = kernels::CodecOf(*kernel, kernels::KvFormat::kF16, kernels::KvFormat::kF16);
   for (Peer& p : peers_) {
     auto memory = rworker::PoolMemory::Map(static_cast<int64_t>(kv_bytes), 0);
     CHECK(memory.ok()) << memory.status().ToString();
     p.memory = std::make_unique<rworker::PoolMemory>(std::move(*memory));
-    auto service = rworker::AttentionService::Create(
-        shape_, limits, p.memory.get(),
-        kernels::ChooseDecodeAttention("f16_reference", kernels::DetectCpuFeatures()).kernel, &pool_);
+    auto service = rworker::AttentionService::Create(shape_, limits, p.memory.get(), kernel, codec, &pool_);
     CHECK(service.ok()) << service.status().ToString();
     p.service = std::move(*service);
     p.pair_workload.assign(passes_.size(), 0);

@@ -151,9 +151,9 @@ Status ReadRWorkers(const json& object, RWorkersOptions& rworkers) {
   reader.Integer("count", 1, kMaxRWorkers, &rworkers.count);
   reader.AutoOrInteger("threads", 1, kMaxThreads, &rworkers.threads);
   reader.Size("kv_memory", kMinKvBytes, kMaxKvBytes, &rworkers.kv_memory);
-  reader.Integer("block_tokens", 8, 1024, &rworkers.block_tokens);
+  reader.Integer("block_tokens", 32, 1024, &rworkers.block_tokens);
   if ((rworkers.block_tokens & (rworkers.block_tokens - 1)) != 0) {
-    reader.Expected("block_tokens", "a power of two from 8 to 1024");
+    reader.Expected("block_tokens", "a power of two from 32 to 1024");
   }
   reader.Choice("kv_dtype", {"f16"}, {"bf16", "f32", "int8", "int4", "fp8"}, &rworkers.kv_dtype);
   const json* hosts = reader.Find("hosts");

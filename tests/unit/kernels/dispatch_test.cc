@@ -14,31 +14,31 @@ constexpr uint32_t kEverything = ~uint32_t{0};
 
 TEST(Dispatch, EveryKernelIsListedOnceAndFoundByName) {
   std::set<std::string_view> names;
-  for (const DecodeAttentionKernel& kernel : DecodeAttentionKernels()) {
+  for (const AttentionKernel* kernel : AttentionKernels()) {
     EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
     EXPECT_FALSE(kernel.description.empty());
-    EXPECT_EQ(ChooseDecodeAttention(kernel.name, kEverything).kernel, &kernel);
+    EXPECT_EQ(ChooseAttentionKernel(kernel->name, kEverything).kernel, kernel);
   }
 }
 
 TEST(Dispatch, AutoTakesTheBestThatTheCpuHas) {
-  EXPECT_EQ(ChooseDecodeAttention("auto", kAvx2 | kFma | kF16c).kernel->name, "f16_avx2");
+  EXPECT_EQ(ChooseAttentionKernel("auto", kAvx2 | kFma | kF16c).kernel->name, "avx2");
 }
 
 TEST(Dispatch, ACpuThatLacksAnIsaGetsOneSentence) {
-  for (const char* name : {"auto", "f16_avx2"}) {
-    const KernelChoice choice = ChooseDecodeAttention(name, kFma | kF16c);
+  for (const char* name : {"auto", "avx2"}) {
+    const KernelChoice choice = ChooseAttentionKernel(name, kFma | kF16c);
     EXPECT_EQ(choice.kernel, nullptr);
     EXPECT_THAT(choice.error, HasSubstr("AVX2"));
     EXPECT_THAT(choice.error, testing::Not(HasSubstr("FMA")));
   }
-  EXPECT_EQ(ChooseDecodeAttention("f16_reference", kNoFeatures).kernel->name, "f16_reference");
+  EXPECT_EQ(ChooseAttentionKernel("reference", kNoFeatures).kernel->name, "reference");
 }
 
 TEST(Dispatch, AnUnknownNameListsTheKnownOnes) {
-  const KernelChoice choice = ChooseDecodeAttention("f16_avx3", kEverything);
+  const KernelChoice choice = ChooseAttentionKernel("avx3", kEverything);
   EXPECT_EQ(choice.kernel, nullptr);
-  EXPECT_THAT(choice.error, testing::AllOf(HasSubstr("f16_avx3"), HasSubstr("f16_reference"), HasSubstr("f16_avx2")));
+  EXPECT_THAT(choice.error, testing::AllOf(HasSubstr("avx3"), HasSubstr("reference"), HasSubstr("avx2")));
 }
 
 TEST(Dispatch, FeaturesAgreeWithTheCompilersOwnDetection) {

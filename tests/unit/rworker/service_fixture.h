@@ -17,17 +17,18 @@
 namespace fastdecode::rworker {
 
 inline constexpr SessionLimits kSmallLimits{
-    .block_tokens = 16, .max_context = 2048, .max_sequences = 16, .max_rows = 16, .max_mini_batches = 2};
+    .block_tokens = 32, .max_context = 2048, .max_sequences = 16, .max_rows = 16, .max_mini_batches = 2};
 
 struct TestService {
   TestService(const AttentionShape& shape, const SessionLimits& limits, int threads = 1, int64_t blocks = 512)
       : pool(threads, /*pin=*/false) {
-    const KvGeometry geometry{shape, limits.block_tokens, limits.max_context, limits.max_sequences};
+    auto kernel = kernels::ChooseAttentionKernel("auto", kernels::DetectCpuFeatures()).kernel;
+    const kernels::KvCodec codec = kernels::CodecOf(*kernel, kernels::KvFormat::kF16, kernels::KvFormat::kF16);
+    const KvGeometry geometry{shape, limits.block_tokens, limits.max_context, limits.max_sequences, codec};
     auto mapped = PoolMemory::Map(blocks * geometry.block_bytes(), 0);
     EXPECT_TRUE(mapped.ok());
     memory = std::move(*mapped);
-    auto kernel = kernels::ChooseDecodeAttention("auto", kernels::DetectCpuFeatures()).kernel;
-    auto created = AttentionService::Create(shape, limits, &memory, kernel, &pool);
+    auto created = AttentionService::Create(shape, limits, &memory, kernel, codec, &pool);
     EXPECT_TRUE(created.ok()) << created.status().ToString();
     service = std::move(*created);
   }

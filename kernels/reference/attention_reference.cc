@@ -1,0 +1,233 @@
+// The plain kernel: one element at a time, in double precision, by the layout as
+// kv_format.h words it. What the others are compared with, and what a CPU without AVX2
+// can run.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/attention_kernel.h"
+#include "kernels/dispatch.h"
+#include "kernels/f16.h"
+#include "kernels/quantise.h"
+
+namespace fastdecode::kernels {
+namespace {
+
+constexpr float kLargestF16 = 65504.0f;
+
+template <typename T>
+T Read(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(T));
+  return value;
+}
+template <typename T>
+void Write(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof(T));
+}
+
+// Where an element is: its payload's byte (int4: its word's first), the bit in it, and its scale.
+struct Place {
+  int64_t at;
+  int shift;
+  int64_t scale_at;
+};
+
+constexpr int ElementBits(KvFormat format) {
+  return format == KvFormat::kInt8 ? 8 : format == KvFormat::kInt4 ? 4 : 16;
+}
+constexpr int32_t ScaleGroups(KvFormat format, int32_t head_dim) {
+  return format == KvFormat::kInt8 ? 1 : format == KvFormat::kInt4 ? Parts(head_dim) : 0;
+}
+
+template <KvFormat kFormat>
+struct KeyPlaces {
+  static int64_t Payload(int32_t head_dim) { return int64_t{head_dim} * kTileTokens * ElementBits(kFormat) / 8; }
+  static Place Of(int32_t head_dim, int32_t token, int32_t d) {
+    if (kFormat != KvFormat::kInt4) {
+      const int64_t bytes = ElementBits(kFormat) / 8;
+      return {(int64_t{d} * kTileTokens + token) * bytes, 0, Payload(head_dim) + token * 2};
+    }
+    return {(int64_t{d / 8} * kTileTokens + token) * 4, d % 8 * 4,
+            Payload(head_dim) + (int64_t{d / kPartDims} * kTileTokens + token) * 2};
+  }
+};
+
+template <KvFormat kFormat>
+struct ValuePlaces {
+  static int64_t Payload(int32_t head_dim) {
+    return int64_t{PaddedDim(head_dim)} * kTileTokens * ElementBits(kFormat) / 8;
+  }
+  static Place Of(int32_t head_dim, int32_t token, int32_t d) {
+    const int32_t part = d / kPartDims;
+    const int32_t width = std::min(PaddedDim(head_dim) - part * kPartDims, kPartDims);
+    const int64_t part_at = int64_t{part} * kPartDims * kTileTokens * ElementBits(kFormat) / 8;
+    if (kFormat != KvFormat::kInt4) {
+      const int64_t bytes = ElementBits(kFormat) / 8;
+      return {part_at + (int64_t{token} * width + d % kPartDims) * bytes, 0, Payload(head_dim) + token * 2};
+    }
+    const int32_t entry = token * (width / 16) + d % kPartDims / 16;
+    return {part_at + (int64_t{entry / 8} * 16 + d % 16) * 4, entry % 8 * 4,
+            Payload(head_dim) + (int64_t{part} * kTileTokens + token) * 2};
+  }
+};
+
+template <KvFormat kFormat, class Places>
+double LoadElement(const std::byte* tile, int32_t head_dim, int32_t token, int32_t d) {
+  const Place place = Places::Of(head_dim, token, d);
+  if constexpr (kFormat == KvFormat::kF16) return double{HalfToFloat(Read<uint16_t>(tile + place.at))};
+  if constexpr (kFormat == KvFormat::kBf16) return double{Bf16ToFloat(Read<uint16_t>(tile + place.at))};
+  const double scale = double{Bf16ToFloat(Read<uint16_t>(tile + place.scale_at))};
+  if constexpr (kFormat == KvFormat::kInt8) return scale * Read<int8_t>(tile + place.at);
+  const int nibble = static_cast<int>(Read<uint32_t>(tile + place.at) >> place.shift & 15u);
+  return scale * (nibble < 8 ? nibble : nibble - 16);
+}
+
+template <KvFormat kFormat, class Places>
+int StoreRow(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
+  int beyond = 0;
+  for (int32_t d = 0; d < head_dim; ++d) {
+    const Place place = Places::Of(head_dim, token, d);
+    if constexpr (kFormat == KvFormat::kF16) {
+      const bool clipped = std::fabs(row[d]) > kLargestF16 && std::isfinite(row[d]);
+      beyond += clipped ? 1 : 0;
+      Write(tile + place.at, FloatToHalf(clipped ? std::copysign(kLargestF16, row[d]) : row[d]));
+    } else {
+      Write(tile + place.at, FloatToBf16(row[d]));
+    }
+  }
+  return beyond;
+}
+
+template <KvFormat kFormat, class Places>
+int StoreQuantised(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
+  int8_t quants[kMaxHeadDim];
+  for (int32_t begin = 0, end = 0; begin < head_dim; begin = end) {
+    const int64_t scale_at = Places::Of(head_dim, token, begin).scale_at;
+    while (end < head_dim && Places::Of(head_dim, token, end).scale_at == scale_at) ++end;
+    Write(tile + scale_at, kFormat == KvFormat::kInt8 ? QuantiseInt8(row + begin, end - begin, quants + begin)
+                                                      : QuantiseInt4(row + begin, end - begin, quants + begin));
+  }
+  for (int32_t d = 0; d < head_dim; ++d) {
+    const Place place = Places::Of(head_dim, token, d);
+    if constexpr (kFormat == KvFormat::kInt8) {
+      Write(tile + place.at, quants[d]);
+    } else {
+      const auto word = Read<uint32_t>(tile + place.at);
+      const uint32_t nibble = static_cast<uint32_t>(quants[d]) & 15u;
+      Write(tile + place.at, (word & ~(15u << place.shift)) | nibble << place.shift);
+    }
+  }
+  return 0;
+}
+
+template <KvFormat kFormat, class Places>
+int64_t TileBytes(int32_t head_dim) {
+  return Places::Payload(head_dim) + int64_t{ScaleGroups(kFormat, head_dim)} * kTileTokens * 2;
+}
+
+int64_t PackedFloats(int32_t vectors, int32_t head_dim) { return int64_t{vectors} * head_dim; }
+
+void LoadQuery(const QueryArgs& a) {
+  for (int32_t r = 0; r < a.rows; ++r) {
+    const uint16_t* const q = a.q + r * a.row_stride;
+    const int32_t width = a.group * a.head_dim;
+    for (int32_t i = 0; i < width; ++i) a.packed[r * width + i] = HalfToFloat(q[i]) * a.scale;
+  }
+}
+
+template <KvFormat kFormat>
+void Scores(const ScoreArgs& a) {
+  for (int32_t v = 0; v < a.vectors; ++v) {
+    for (int32_t t = 0; t < kTileTokens; ++t) {
+      double sum = 0;
+      for (int32_t d = 0; d < a.head_dim; ++d) {
+        sum +=
+            double{a.packed[v * a.head_dim + d]} * LoadElement<kFormat, KeyPlaces<kFormat>>(a.tile, a.head_dim, t, d);
+      }
+      a.scores[v * kTileTokens + t] = static_cast<float>(sum);
+    }
+  }
+}
+
+template <KvFormat kFormat>
+void AddValues(const ValueArgs& a) {
+  for (int32_t d = 0; d < a.head_dim; ++d) {
+    for (int32_t t = 0; t < a.tokens; ++t) {
+      const double value = LoadElement<kFormat, ValuePlaces<kFormat>>(a.tile, a.head_dim, t, d);
+      for (int32_t v = 0; v < a.vectors; ++v) {
+        float& acc = a.acc[v * PaddedDim(a.head_dim) + d];
+        acc = static_cast<float>(double{acc} + double{a.weights[v * kTileTokens + t]} * value);
+      }
+    }
+  }
+}
+
+void Softmax(const SoftmaxArgs& a) {
+  for (int32_t v = 0; v < a.vectors; ++v) {
+    float* const scores = a.scores + v * kTileTokens;
+    float max = a.max[v];
+    for (int32_t t = 0; t < kTileTokens; ++t) {
+      if (a.soft_cap != 0) scores[t] = a.soft_cap * std::tanh(scores[t] / a.soft_cap);
+      if ((a.mask >> t & 1u) != 0) max = std::max(max, scores[t]);
+    }
+    const float factor = std::exp2(a.max[v] - max);
+    for (int32_t d = 0; d < a.padded_dim; ++d) a.acc[v * a.padded_dim + d] *= factor;
+    for (int i = 0; i < kSumLanes; ++i) a.sums[v * kSumLanes + i] *= factor;
+    a.max[v] = max;
+    for (int32_t t = 0; t < kTileTokens; ++t) {
+      scores[t] = (a.mask >> t & 1u) != 0 ? std::exp2(scores[t] - max) : 0.0f;
+      a.sums[v * kSumLanes + t % kSumLanes] += scores[t];
+    }
+  }
+}
+
+void AddScaled(float* acc, const float* x, float factor, int32_t count) {
+  for (int32_t i = 0; i < count; ++i) acc[i] = static_cast<float>(double{acc[i]} + double{factor} * double{x[i]});
+}
+
+void FinishRow(const float* acc, float divisor, int32_t head_dim, uint16_t* out) {
+  for (int32_t d = 0; d < head_dim; ++d) out[d] = FloatToHalf(acc[d] / divisor);
+}
+
+void WidenF16(const uint16_t* row, int32_t count, float* out) {
+  for (int32_t i = 0; i < count; ++i) out[i] = HalfToFloat(row[i]);
+}
+
+void Exp2(const float* x, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = std::exp2(x[i]);
+}
+
+template <KvFormat kFormat, class Places>
+constexpr auto Store() {
+  return kFormat == KvFormat::kF16 || kFormat == KvFormat::kBf16 ? &StoreRow<kFormat, Places>
+                                                                 : &StoreQuantised<kFormat, Places>;
+}
+template <KvFormat kFormat>
+constexpr KeyOps Keys() {
+  using Places = KeyPlaces<kFormat>;
+  return {&TileBytes<kFormat, Places>, Store<kFormat, Places>(), &PackedFloats, &LoadQuery, &Scores<kFormat>};
+}
+template <KvFormat kFormat>
+constexpr ValueOps Values() {
+  using Places = ValuePlaces<kFormat>;
+  return {&TileBytes<kFormat, Places>, Store<kFormat, Places>(), &AddValues<kFormat>};
+}
+
+}  // namespace
+
+extern const AttentionKernel kReferenceKernel;
+constinit const AttentionKernel kReferenceKernel = {
+    "reference",
+    "plain C++, one element at a time",
+    kNoFeatures,
+    {Keys<KvFormat::kF16>(), Keys<KvFormat::kBf16>(), Keys<KvFormat::kInt8>(), Keys<KvFormat::kInt4>()},
+    {Values<KvFormat::kF16>(), Values<KvFormat::kBf16>(), Values<KvFormat::kInt8>(), Values<KvFormat::kInt4>()},
+    &Softmax,
+    &AddScaled,
+    &FinishRow,
+    &WidenF16,
+    &Exp2,
+};
+
+}  // namespace fastdecode::kernels
