@@ -100,6 +100,9 @@ struct AttentionKernel {
   uint32_t features;             // CpuFeature bits that it needs
   KeyOps keys[kKvFormats];
   ValueOps values[kKvFormats];
+  // Before the first and after the last tile of a call with `vectors` query vectors, on its thread; null: nothing.
+  void (*enter)(int32_t vectors);
+  void (*leave)(int32_t vectors);
   void (*softmax)(const SoftmaxArgs& args);
   void (*add_scaled)(float* acc, const float* x, float factor, int32_t count);          // acc += factor * x
   void (*store_row)(const float* acc, float divisor, int32_t head_dim, uint16_t* out);  // f16, acc / divisor

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kLog2E = 1.44269504f;
 constexpr double kLn2 = 0.693147180559945309;
-constexpr int64_t kAheadBytes = 2048;
+constexpr int64_t kAheadBytes = 2560;
 constexpr int64_t kLine = 64;
 
 int64_t AlignedFloats(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -47,10 +47,12 @@ class Piece {
 
   void Run() {
     for (int32_t head = p_.kv_head_begin; head < p_.kv_head_end; ++head) Begin(head);
+    if (kernel_.enter != nullptr) kernel_.enter(vectors_);
     for (int32_t token = p_.token_begin; token < p_.token_end; token += kTileTokens) {
       if (!MakeMasks(token)) continue;
       for (int32_t head = p_.kv_head_begin; head < p_.kv_head_end; ++head) AttendTile(head, token);
     }
+    if (kernel_.leave != nullptr) kernel_.leave(vectors_);
     for (int32_t head = p_.kv_head_begin; head < p_.kv_head_end; ++head) End(head);
   }
 

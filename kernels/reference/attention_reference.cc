@@ -223,6 +223,8 @@ constinit const AttentionKernel kReferenceKernel = {
     kNoFeatures,
     {Keys<KvFormat::kF16>(), Keys<KvFormat::kBf16>(), Keys<KvFormat::kInt8>(), Keys<KvFormat::kInt4>()},
     {Values<KvFormat::kF16>(), Values<KvFormat::kBf16>(), Values<KvFormat::kInt8>(), Values<KvFormat::kInt4>()},
+    nullptr,
+    nullptr,
     &Softmax,
     &AddScaled,
     &FinishRow,

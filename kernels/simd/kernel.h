@@ -35,6 +35,8 @@ constexpr AttentionKernel MakeKernel(std::string_view name, std::string_view des
        MakeValues<I, ByteValues<I, kBf16>>(&WideValueBytes, &StoreWideValue<&NarrowBf16>),
        MakeValues<I, ByteValues<I, kInt8>>(&Int8ValueBytes, &StoreInt8Value),
        MakeValues<I, Int4Values<I>>(&Int4ValueBytes, &StoreInt4Value)},
+      nullptr,
+      nullptr,
       &Softmax<I>,
       &AddScaled<I>,
       &StoreRow,

@@ -65,12 +65,28 @@ struct Int4Keys {
 
 constexpr int Passes(int vectors, int max_vectors) { return (vectors + max_vectors - 1) / max_vectors; }
 
-template <class I, class Keys, int H, bool kPrefetch>
+// Vectors of tokens whose scores a pass of H query vectors holds at once.
+template <class I, int H>
+constexpr int TokenVectors() {
+  return kTileTokens / I::kLanes * H <= I::kMaxSums ? kTileTokens / I::kLanes : 2;
+}
+
+// How often passes over `vectors` query vectors walk over a tile's keys.
+template <class I>
+int KeyWalks(int vectors) {
+  int walks = 0;
+  const int passes = Passes(vectors, I::kMaxVectors);
+  Unroll<I::kMaxVectors>([&]<int h>() FD_INLINE {
+    if ((vectors + passes - 1) / passes == h + 1) walks = passes * kTileTokens / (TokenVectors<I, h + 1>() * I::kLanes);
+  });
+  return walks;
+}
+
+template <class I, class Keys, int H, bool kOnce>
 void ScorePass(const ScoreArgs& a, const float* q, float* scores, Prefetcher& ahead) {
   using F = typename I::F;
   constexpr int L = I::kLanes;
-  constexpr int kTileVectors = kTileTokens / L;
-  constexpr int T = kTileVectors * H <= I::kMaxSums ? kTileVectors : 2;
+  constexpr int T = TokenVectors<I, H>();
   constexpr int U = I::kMaxSums / (T * H) >= 4 ? 4 : I::kMaxSums / (T * H) >= 2 ? 2 : 1;
   const int rows = a.head_dim / Keys::kStep;
   const uint16_t* const scales = Scales(a.tile, int64_t{rows} * Keys::kRowBytes);
@@ -90,18 +106,18 @@ void ScorePass(const ScoreArgs& a, const float* q, float* scores, Prefetcher& ah
       };
       const int left = rows - g * Keys::kGroupRows;
       const int end = left < Keys::kGroupRows ? rows : (g + 1) * Keys::kGroupRows;
-      constexpr int kRowsAtOnce = Keys::kStep == 1 ? U : 1;  // head_dim is a multiple of 8, U divides it
-      for (int r = g * Keys::kGroupRows; r < end; r += kRowsAtOnce) {
-        Unroll<kRowsAtOnce>([&]<int u>() FD_INLINE {
-          const std::byte* const row = a.tile + int64_t{r + u} * Keys::kRowBytes;
-          const float* const query = q + int64_t{r + u} * Keys::kStep * H;
-          if constexpr (kPrefetch) {
-            if (t == 0) ahead.Row<Keys::kRowBytes>(r + u);
-          }
+      constexpr int kRows = 8 / Keys::kStep;  // of 8 dimensions, of which head_dim is a multiple
+      for (int r = g * Keys::kGroupRows; r < end; r += kRows) {
+        ahead.Working<kOnce>(kRows * Keys::kRowBytes);
+        const std::byte* const row = a.tile + int64_t{r} * Keys::kRowBytes;
+        const float* const query = q + int64_t{r} * Keys::kStep * H;
+        Unroll<kRows>([&]<int i>() FD_INLINE {
+          ahead.Row<kOnce, Keys::kRowBytes, i>();
           typename Keys::Raw raw[T];
-          Unroll<T>([&]<int i>() FD_INLINE { raw[i] = Keys::Load(row, t + i * L); });
-          Unroll<Keys::kStep>(
-              [&]<int k>() FD_INLINE { add.template operator()<Keys::kStep == 1 ? u : k % U, k>(raw, query + k * H); });
+          Unroll<T>([&]<int v>() FD_INLINE { raw[v] = Keys::Load(row + i * Keys::kRowBytes, t + v * L); });
+          Unroll<Keys::kStep>([&]<int k>() FD_INLINE {
+            add.template operator()<(i + k) % U, k>(raw, query + (i * Keys::kStep + k) * H);
+          });
         });
       }
       Unroll<H>([&]<int h>() FD_INLINE {
@@ -126,7 +142,7 @@ void Scores(const ScoreArgs& a) {
   const int rows = a.head_dim / Keys::kStep;
   const int64_t payload = int64_t{rows} * Keys::kRowBytes;
   const int64_t groups = Keys::kScaled ? (rows + Keys::kGroupRows - 1) / Keys::kGroupRows : 0;
-  Prefetcher ahead(a.ahead, payload + groups * kTileTokens * 2);
+  Prefetcher ahead(a.ahead, payload + groups * kTileTokens * 2, KeyWalks<I>(a.vectors));
   const int passes = Passes(a.vectors, I::kMaxVectors);
   for (int pass = 0, done = 0; pass < passes; ++pass) {
     const int count = (a.vectors - done + passes - pass - 1) / (passes - pass);
@@ -134,15 +150,15 @@ void Scores(const ScoreArgs& a) {
     float* const scores = a.scores + int64_t{done} * kTileTokens;
     Unroll<I::kMaxVectors>([&]<int h>() FD_INLINE {
       if (count != h + 1) return;
-      if (pass == 0) {
+      if (TokenVectors<I, h + 1>() * I::kLanes == kTileTokens && passes == 1) {
         ScorePass<I, Keys, h + 1, true>(a, q, scores, ahead);
       } else {
         ScorePass<I, Keys, h + 1, false>(a, q, scores, ahead);
       }
     });
-    if (pass == 0) ahead.Rest();
     done += count;
   }
+  ahead.Rest();
 }
 
 inline int64_t PackedFloats(int32_t vectors, int32_t head_dim) { return int64_t{vectors} * head_dim; }

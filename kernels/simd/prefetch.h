@@ -13,22 +13,33 @@ inline constexpr int kLine = 64;  // bytes
 
 class Prefetcher {
  public:
-  Prefetcher(const Ahead& ahead, int64_t tile_bytes) : ahead_(ahead), left_(tile_bytes / kLine) {}
+  // The tile's payload will be walked over `walks` times.
+  Prefetcher(const Ahead& ahead, int64_t tile_bytes, int walks)
+      : ahead_(ahead), left_(tile_bytes / kLine), bytes_a_line_(kLine * walks) {}
 
   FD_INLINE inline void Line() {
-    _mm_prefetch(reinterpret_cast<const char*>(ahead_.at), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(ahead_.at), _MM_HINT_T0);
     ahead_.at += kLine;
     if (--ahead_.lines == 0) ahead_.at = ahead_.then;
     --left_;
   }
-  // For row `row` of a loop over rows of kBytes: whole lines, so rarer than every row where kBytes is less.
-  template <int kBytes>
-  FD_INLINE inline void Row(int row) {
-    constexpr int kRows = kBytes >= kLine ? 1 : kLine / kBytes;
-    if (row % kRows != 0) return;
-    for (int bytes = 0; bytes < kBytes; bytes += kLine) Line();
+  // The next `bytes` of a walk are about to be worked on: asks for as much of what comes later, spread
+  // evenly over all walks, so that the memory is never idle. A walk that is the only one (kOnce) does
+  // so line by line instead, which is smoother, but costs a loop with little work its registers.
+  template <bool kOnce>
+  FD_INLINE inline void Working(int bytes) {
+    if constexpr (kOnce) return;
+    for (due_ += bytes; due_ >= bytes_a_line_; due_ -= bytes_a_line_) Line();
   }
-  // What the rows did not cover.
+  // Row `row` of kBytes in a walk.
+  template <bool kOnce, int kBytes, int row>
+  FD_INLINE inline void Row() {
+    constexpr int kRows = kBytes >= kLine ? 1 : kLine / kBytes;
+    if constexpr (kOnce && row % kRows == 0) {
+      for (int bytes = 0; bytes < kBytes; bytes += kLine) Line();
+    }
+  }
+  // What the walks did not cover.
   FD_INLINE inline void Rest() {
     while (left_ > 0) Line();
   }
@@ -36,6 +47,8 @@ class Prefetcher {
  private:
   Ahead ahead_;
   int64_t left_;
+  const int bytes_a_line_;
+  int due_ = 0;
 };
 
 }  // namespace

@@ -45,13 +45,31 @@ struct Int4Values {
   }
 };
 
+// Vectors of a part of kVectors * 16 elements whose sums a pass of H query vectors holds at once.
+template <class I, int H, int kVectors>
+constexpr int PartVectors() {
+  constexpr int N = kVectors * 16 / I::kLanes;
+  return N * H <= I::kMaxSums || N == 1 ? N : N * H / 2 <= I::kMaxSums || N == 2 ? N / 2 : N / 4;
+}
+
+// How often passes over `vectors` query vectors walk over a tile's values.
+template <class I>
+int ValueWalks(int vectors) {
+  int walks = 0;
+  const int passes = Passes(vectors, I::kMaxVectors);
+  Unroll<I::kMaxVectors>([&]<int h>() FD_INLINE {
+    if ((vectors + passes - 1) / passes == h + 1) walks = passes * 32 / (PartVectors<I, h + 1, 2>() * I::kLanes);
+  });
+  return walks;
+}
+
 // acc [H] rows += weights * one part of kVectors vectors of 16 elements.
-template <class I, class Values, int H, int kVectors, bool kPrefetch>
+template <class I, class Values, int H, int kVectors, bool kOnce>
 void AddPart(const float* weights, const std::byte* part, int tokens, float* acc, int padded_dim, Prefetcher& ahead) {
   using F = typename I::F;
   constexpr int L = I::kLanes;
   constexpr int N = kVectors * 16 / L;
-  constexpr int C = N * H <= I::kMaxSums || N == 1 ? N : N * H / 2 <= I::kMaxSums || N == 2 ? N / 2 : N / 4;
+  constexpr int C = PartVectors<I, H, kVectors>();
   constexpr int kRowTokens = Values::template kTokensOfRow<kVectors>;
   constexpr int kRowBytes = kVectors * 16 * Values::kElementBits * kRowTokens / 8;
   constexpr int kChains = I::kMaxSums / (C * H) >= 4 ? 4 : I::kMaxSums / (C * H) >= 2 ? 2 : 1;
@@ -65,9 +83,6 @@ void AddPart(const float* weights, const std::byte* part, int tokens, float* acc
     });
     const auto add = [&]<int u, int k>(int t) FD_INLINE {  // token t, number k of its row
       const std::byte* const row = part + int64_t{t / kRowTokens} * kRowBytes;
-      if constexpr (kPrefetch && k == 0) {
-        if (first == 0) ahead.Row<kRowBytes>(t / kRowTokens);
-      }
       F value[C];
       Unroll<C>([&]<int c>() FD_INLINE { value[c] = Values::template Load<kVectors, k>(row, first + c); });
       Unroll<H>([&]<int h>() FD_INLINE {
@@ -75,11 +90,14 @@ void AddPart(const float* weights, const std::byte* part, int tokens, float* acc
         Unroll<C>([&]<int c>() FD_INLINE { sum[u][h][c] = I::Fma(weight, value[c], sum[u][h][c]); });
       });
     };
-    // Rows of several tokens are taken whole: the weights of absent tokens are 0, the values finite.
-    constexpr int kAtOnce = kRowTokens == 1 ? kChains : kRowTokens;
     int t = 0;
-    for (; t + (kRowTokens == 1 ? kAtOnce : 1) <= tokens; t += kAtOnce) {
-      Unroll<kAtOnce>([&]<int i>() FD_INLINE { add.template operator()<i % kChains, i % kRowTokens>(t + i); });
+    // Rows of several tokens are taken whole: the weights of absent tokens are 0, the values finite.
+    for (; t + (kRowTokens == 1 ? 8 : 1) <= tokens; t += 8) {
+      ahead.Working<kOnce>(8 / kRowTokens * kRowBytes);
+      Unroll<8>([&]<int i>() FD_INLINE {
+        if constexpr (i % kRowTokens == 0) ahead.Row<kOnce, kRowBytes, i / kRowTokens>();
+        add.template operator()<i % kChains, i % kRowTokens>(t + i);
+      });
     }
     if constexpr (kRowTokens == 1) {
       for (; t < tokens; ++t) add.template operator()<0, 0>(t);
@@ -95,7 +113,7 @@ void AddPart(const float* weights, const std::byte* part, int tokens, float* acc
   }
 }
 
-template <class I, class Values, int H, bool kPrefetch>
+template <class I, class Values, int H, bool kOnce>
 void AddPass(const ValueArgs& a, const float* weights, float* acc, int padded_dim, Prefetcher& ahead) {
   const uint16_t* const scales = Scales(a.tile, int64_t{kTileTokens} * padded_dim * Values::kElementBits / 8);
   alignas(64) float scaled[Values::kScaled ? H * kTileTokens : 1];
@@ -117,9 +135,9 @@ void AddPass(const ValueArgs& a, const float* weights, float* acc, int padded_di
     }
     const std::byte* const part = a.tile + int64_t{d} * kTileTokens * Values::kElementBits / 8;
     if (padded_dim - d >= kPartDims) {
-      AddPart<I, Values, H, 2, kPrefetch>(factors, part, a.tokens, acc + d, padded_dim, ahead);
+      AddPart<I, Values, H, 2, kOnce>(factors, part, a.tokens, acc + d, padded_dim, ahead);
     } else {
-      AddPart<I, Values, H, 1, kPrefetch>(factors, part, a.tokens, acc + d, padded_dim, ahead);
+      AddPart<I, Values, H, 1, kOnce>(factors, part, a.tokens, acc + d, padded_dim, ahead);
     }
   }
 }
@@ -129,7 +147,7 @@ void AddValues(const ValueArgs& a) {
   const int padded_dim = PaddedDim(a.head_dim);
   const int64_t payload = int64_t{kTileTokens} * padded_dim * Values::kElementBits / 8;
   const int64_t scale_rows = !Values::kScaled ? 0 : Values::kScalePerPart ? Parts(a.head_dim) : 1;
-  Prefetcher ahead(a.ahead, payload + scale_rows * kTileTokens * 2);
+  Prefetcher ahead(a.ahead, payload + scale_rows * kTileTokens * 2, ValueWalks<I>(a.vectors));
   const int passes = Passes(a.vectors, I::kMaxVectors);
   for (int pass = 0, done = 0; pass < passes; ++pass) {
     const int count = (a.vectors - done + passes - pass - 1) / (passes - pass);
@@ -137,15 +155,15 @@ void AddValues(const ValueArgs& a) {
     float* const acc = a.acc + int64_t{done} * padded_dim;
     Unroll<I::kMaxVectors>([&]<int h>() FD_INLINE {
       if (count != h + 1) return;
-      if (pass == 0) {
+      if (PartVectors<I, h + 1, 2>() * I::kLanes == kPartDims && passes == 1) {
         AddPass<I, Values, h + 1, true>(a, weights, acc, padded_dim, ahead);
       } else {
         AddPass<I, Values, h + 1, false>(a, weights, acc, padded_dim, ahead);
       }
     });
-    if (pass == 0) ahead.Rest();
     done += count;
   }
+  ahead.Rest();
 }
 
 }  // namespace
