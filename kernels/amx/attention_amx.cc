@@ -13,6 +13,7 @@
 // cache. Below kMinVectors, and for the formats that are not listed here, AVX-512 does it.
 #include <immintrin.h>
 
+#include <bit>
 #include <cstring>
 
 #include "kernels/avx512/vector_avx512.h"
