@@ -1,8 +1,5 @@
 #include "rworker/compute_pool.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <sstream>
@@ -18,13 +15,7 @@ constexpr int kSpins = 1000;
 constexpr int kNotPinned = -1;
 
 void PinTo(const std::vector<int>& cpus) {
-  const int size = *std::max_element(cpus.begin(), cpus.end()) + 1;
-  cpu_set_t* const set = CPU_ALLOC(static_cast<size_t>(size));
-  const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(size));
-  CPU_ZERO_S(bytes, set);
-  for (const int cpu : cpus) CPU_SET_S(static_cast<size_t>(cpu), bytes, set);
-  const int error = pthread_setaffinity_np(pthread_self(), bytes, set);
-  CPU_FREE(set);
+  const int error = BindThisThread(cpus);
   LOG_IF(WARNING, error != 0) << "a compute thread could not be pinned: " << strerror(error);
 }
 

@@ -14,7 +14,8 @@
 #include "rworker/server.h"
 
 DEFINE_string(listen, "127.0.0.1:7200", "HOST:PORT to listen on; port 0 picks one, which the ready line names");
-DEFINE_string(kv_memory, "1GiB", "memory of the KV cache; KiB, MiB, GiB or bytes");
+DEFINE_string(kv_memory, "1GiB",
+              "memory of the KV cache: bytes, with KiB, MiB or GiB, or a share of the free memory such as 80%");
 DEFINE_string(max_buffer_memory, "2GiB", "what a session's message buffers may take beside it");
 DEFINE_int32(threads, 0, "threads that compute; 0: as many as this process may use CPUs");
 DEFINE_string(secret_file, "", "file with the cluster's secret, mode 0600");
@@ -48,7 +49,7 @@ Result<ServerOptions> OptionsFromFlags() {
   options.threads = FLAGS_threads;
   options.kernel = FLAGS_kernel;
   options.pin = FLAGS_pin;
-  FD_ASSIGN_OR_RETURN(options.kv_memory, ParseSize(FLAGS_kv_memory));
+  FD_ASSIGN_OR_RETURN(options.kv_memory, ParseMemoryAmount(FLAGS_kv_memory));
   FD_ASSIGN_OR_RETURN(options.max_buffer_memory, ParseSize(FLAGS_max_buffer_memory));
   FD_ASSIGN_OR_RETURN(options.secret, LoadSecret(FLAGS_secret_file));
   return options;
@@ -64,7 +65,16 @@ int Main() {
 
   Result<ServerOptions> options = OptionsFromFlags();
   if (!options.ok()) return UsageError(options.status().message());
+  // The signals stay blocked: a start that takes long looks whether one is waiting.
+  options->stop = [] {
+    sigset_t waiting;
+    return sigpending(&waiting) == 0 && (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
+  };
   Result<std::unique_ptr<RWorkerServer>> server = RWorkerServer::Start(*options);
+  if (server.status().code() == StatusCode::kCancelled) {
+    LOG(INFO) << "shutting down before the start was done: " << server.status().message();
+    return 0;
+  }
   if (!server.ok()) {
     std::fprintf(stderr, "fastdecode-rworker: %s\n", server.status().message().c_str());
     return server.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitCouldNotStart;

@@ -11,9 +11,12 @@
 #include "common/wire/handshake.h"
 #include "rworker/compute_pool.h"
 #include "rworker/control_loop.h"
+#include "rworker/host_limits.h"
 
 namespace fastdecode::rworker {
 namespace {
+
+constexpr int64_t kMinKvBytes = int64_t{1} << 20;
 
 std::string Hostname() {
   char name[256] = {};
@@ -23,6 +26,17 @@ std::string Hostname() {
 // Starts somewhere else at each start of the process: a restarted R-worker's session never
 // has the number that its predecessor's had.
 uint32_t FirstIncarnation() { return static_cast<uint32_t>(std::random_device{}() | 1U); }
+
+Result<int64_t> KvBytes(const MemoryAmount& amount) {
+  if (amount.percent == 0) return amount.bytes;
+  const AvailableMemory available = FindAvailableMemory();
+  const int64_t bytes = available.bytes / 100 * amount.percent;
+  LOG(INFO) << "KV memory: " << amount.percent << " % of the " << (available.bytes >> 20) << " MiB that are available";
+  if (bytes >= kMinKvBytes) return bytes;
+  return Status(StatusCode::kResourceExhausted, FormatMemoryAmount(amount) + " of the free memory is " +
+                                                    std::to_string(bytes) + " bytes: " + available.source +
+                                                    "; free memory");
+}
 
 }  // namespace
 
@@ -45,7 +59,11 @@ Result<std::unique_ptr<RWorkerServer>> RWorkerServer::Start(const ServerOptions&
   std::string local_text = ToString(local);
   FD_ASSIGN_OR_RETURN(HostPort bound, ParseHostPort(local_text));
   server->address_ = HostPort{host_port.host, bound.port}.ToString();
-  FD_ASSIGN_OR_RETURN(server->memory_, PoolMemory::Map(options.kv_memory, options.prefault ? server->threads_ : 0));
+  PoolOptions pool;
+  FD_ASSIGN_OR_RETURN(pool.bytes, KvBytes(options.kv_memory));
+  pool.prefault_threads = options.prefault ? server->threads_ : 0;
+  pool.stop = options.stop;
+  FD_ASSIGN_OR_RETURN(server->memory_, PoolMemory::Map(pool));
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return Unavailable("cannot make an event descriptor: " + DescribeErrno(errno));
 

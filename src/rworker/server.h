@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "common/base/status.h"
+#include "common/config/config.h"
 #include "common/config/secret.h"
 #include "kernels/dispatch.h"
 #include "rworker/pool_memory.h"
@@ -20,19 +22,20 @@ class ControlLoop;
 struct ServerOptions {
   std::string listen;  // HOST:PORT; port 0: any free one
   Secret secret;
-  int64_t kv_memory = 0;                         // bytes
+  MemoryAmount kv_memory;
   int64_t max_buffer_memory = int64_t{2} << 30;  // bytes of message slots that a session may ask for
   int threads = 0;                               // that compute; 0: what the affinity mask and the cgroup allow
   bool pin = true;                               // each to a CPU, if there are enough
   bool prefault = true;                          // touch all KV memory before the first session
   std::string kernel = "auto";                   // or a name from kernel_list.inc
+  std::function<bool()> stop;                    // asked while the memory is touched: true gives up the start
   int handshake_timeout_ms = 2000;
   int max_pending = 64;
 };
 
 class RWorkerServer {
  public:
-  // Listens when it returns.
+  // Listens when it returns. kCancelled: options.stop said so.
   static Result<std::unique_ptr<RWorkerServer>> Start(const ServerOptions& options);
   // Says goodbye to the S-worker, ends its session and frees everything.
   ~RWorkerServer();

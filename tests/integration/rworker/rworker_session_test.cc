@@ -21,7 +21,7 @@ class RWorkerSession : public testing::Test {
     rworker::ServerOptions options;
     options.listen = "127.0.0.1:0";
     options.secret = TestSecret();
-    options.kv_memory = 16 << 20;
+    options.kv_memory.bytes = 16 << 20;
     options.threads = 2;
     options.pin = false;
     options.prefault = false;
@@ -210,7 +210,7 @@ TEST_F(RWorkerSession, TwoRWorkersAndOneThatIsNotThere) {
   rworker::ServerOptions options;
   options.listen = "127.0.0.1:0";
   options.secret = TestSecret();
-  options.kv_memory = 8 << 20;
+  options.kv_memory.bytes = 8 << 20;
   options.threads = 1;
   auto other = rworker::RWorkerServer::Start(options);
   ASSERT_TRUE(other.ok()) << other.status().ToString();
