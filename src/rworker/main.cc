@@ -21,6 +21,8 @@ DEFINE_int32(threads, 0, "threads that compute; 0: as many as this process may u
 DEFINE_string(secret_file, "", "file with the cluster's secret, mode 0600");
 DEFINE_string(transport, "auto", "auto (means tcp) or tcp");
 DEFINE_string(kernel, "auto", "attention kernel: auto, or one by name");
+DEFINE_int32(numa_node, -1,
+             "threads and memory on this NUMA node alone; -1: on all nodes of this process's CPUs, evenly");
 DEFINE_bool(pin, true, "pin each computing thread to a CPU where there are enough");
 
 namespace fastdecode::rworker {
@@ -43,12 +45,14 @@ Result<ServerOptions> OptionsFromFlags() {
     return InvalidArgument("--transport is \"" + FLAGS_transport + "\", expected auto or tcp");
   }
   if (FLAGS_threads < 0 || FLAGS_threads > 4096) return InvalidArgument("--threads is out of 0 to 4096");
+  if (FLAGS_numa_node < kAnyNode) return InvalidArgument("--numa_node is neither a node nor -1");
   if (FLAGS_secret_file.empty()) return InvalidArgument("--secret_file is missing: a port serves nobody without one");
   ServerOptions options;
   options.listen = FLAGS_listen;
   options.threads = FLAGS_threads;
   options.kernel = FLAGS_kernel;
   options.pin = FLAGS_pin;
+  options.numa_node = FLAGS_numa_node;
   FD_ASSIGN_OR_RETURN(options.kv_memory, ParseMemoryAmount(FLAGS_kv_memory));
   FD_ASSIGN_OR_RETURN(options.max_buffer_memory, ParseSize(FLAGS_max_buffer_memory));
   FD_ASSIGN_OR_RETURN(options.secret, LoadSecret(FLAGS_secret_file));
