@@ -8,17 +8,19 @@ namespace fastdecode::rworker {
 
 PageUsage SumPageUsage(std::istream& smaps, uintptr_t begin, int64_t bytes) {
   PageUsage usage;
-  bool inside = false;
+  int64_t inside = 0;  // bytes of the present mapping
   for (std::string line; std::getline(smaps, line);) {
     const size_t word_end = line.find(' ');
     if (word_end == std::string::npos) continue;
     if (line[word_end - 1] != ':') {  // "7f0000000000-7f0000200000 rw-p ...", not "Rss:  4 kB"
-      const uintptr_t start = std::strtoull(line.c_str(), nullptr, 16);
-      inside = start >= begin && start - begin < static_cast<uintptr_t>(bytes);
+      char* rest = nullptr;
+      const uintptr_t first = std::max<uintptr_t>(std::strtoull(line.c_str(), &rest, 16), begin);
+      const uintptr_t last =
+          std::min<uintptr_t>(std::strtoull(rest + 1, nullptr, 16), begin + static_cast<uintptr_t>(bytes));
+      inside = first < last ? static_cast<int64_t>(last - first) : 0;
       continue;
     }
-    if (!inside) continue;
-    const int64_t value = std::atoll(line.c_str() + word_end) * 1024;
+    const int64_t value = std::min<int64_t>(inside, std::atoll(line.c_str() + word_end) * 1024);
     if (line.starts_with("Rss:")) usage.resident_bytes += value;
     if (line.starts_with("AnonHugePages:")) usage.huge_bytes += value;
     if (line.starts_with("Private_Hugetlb:")) {  // which Rss leaves out
@@ -26,8 +28,6 @@ PageUsage SumPageUsage(std::istream& smaps, uintptr_t begin, int64_t bytes) {
       usage.huge_bytes += value;
     }
   }
-  usage.resident_bytes = std::min(usage.resident_bytes, bytes);
-  usage.huge_bytes = std::min(usage.huge_bytes, bytes);
   return usage;
 }
 

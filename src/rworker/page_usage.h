@@ -15,8 +15,8 @@ struct PageUsage {
   int64_t huge_bytes = 0;  // of them, in transparent or explicit huge pages
 };
 
-// Sums the mappings of `smaps` (the text of /proc/PID/smaps) that begin within
-// [begin, begin + bytes).
+// Sums the mappings of `smaps` (the text of /proc/PID/smaps) over [begin, begin + bytes). Of
+// one that reaches beyond, as much as may lie within.
 PageUsage SumPageUsage(std::istream& smaps, uintptr_t begin, int64_t bytes);
 // The same of this process. Takes as long as walking its page tables: once, not in a data path.
 PageUsage ReadPageUsage(const std::byte* data, int64_t bytes);

@@ -52,7 +52,7 @@ TEST(Prefault, TouchesEveryPartWhateverTheThreads) {
                                              {memory.data() + third, third, AllowedCpus()},
                                              {memory.data() + 2 * third, kBytes - 2 * third, {}}};
     ASSERT_TRUE(Prefault(parts, {.threads = threads, .page_bytes = 2 << 20, .stop = {}}).ok());
-    EXPECT_GE(ReadPageUsage(memory.data(), kBytes).resident_bytes, kBytes - third) << "the first mapping may be joined";
+    EXPECT_GE(ReadPageUsage(memory.data(), kBytes).resident_bytes, kBytes);
     std::vector<unsigned char> present(kBytes / 4096);
     ASSERT_EQ(mincore(memory.data(), kBytes, present.data()), 0);
     for (const unsigned char page : present) ASSERT_EQ(page & 1, 1);
