@@ -51,7 +51,7 @@ void ReadBandwidth::ReadPart(int thread) const {
   sink.fetch_xor(method_->kernel->read(params), std::memory_order_relaxed);
 }
 
-ReadMethod ReadBandwidth::FindBest() {
+ReadMethod ReadBandwidth::FindBest(int64_t deadline_ns) {
   const uint32_t features = kernels::DetectCpuFeatures();
   ReadMethod best;
   double best_rate = -1;
@@ -59,6 +59,7 @@ ReadMethod ReadBandwidth::FindBest() {
     if ((kernel.features & ~features) != 0) continue;
     for (const int streams : kStreams) {
       for (const int prefetch_bytes : kPrefetchBytes) {
+        if (best.kernel != nullptr && NowNs() >= deadline_ns) return best;
         const ReadMethod method{&kernel, streams, prefetch_bytes};
         const double rate = Measure(method);
         if (rate > best_rate) {

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,9 @@ class ReadBandwidth {
   // One pass: bytes a second.
   double Measure(const ReadMethod& method);
 
-  // The method that is fastest here, after one pass of each that this CPU can run.
-  ReadMethod FindBest();
+  // The method that is fastest here, after one pass of each that this CPU can run. None is
+  // begun after `deadline_ns` (NowNs) but the first.
+  ReadMethod FindBest(int64_t deadline_ns = std::numeric_limits<int64_t>::max());
 
  private:
   struct Part {

@@ -163,6 +163,20 @@ TEST(RWorkerProgram, TakesAShareOfTheFreeMemory) {
   ExpectWorks(joined);
 }
 
+TEST(RWorkerProgram, TheSelfTestReportsEveryFindingAndEndsWithZero) {
+  ProgramEnd end = RunRWorker({"--self-test", "--self_test_shapes=16x16x128", "--self_test_seconds=30"});
+  EXPECT_EQ(end.status, 0) << end.output;
+  for (const char* what : {"CPU ", "clock ", "memory ", "NUMA ", "huge pages ", "agrees with the reference", "barrier ",
+                           "read ", "attention   16x16x128: ", "self-test: fine\n"}) {
+    EXPECT_THAT(end.output, HasSubstr(what));
+  }
+  ProgramEnd slow = RunRWorker({"--self-test", "--kernel=f16_reference", "--self_test_seconds=0.001", "--threads=1"});
+  EXPECT_EQ(slow.status, 0) << slow.output;
+  EXPECT_THAT(slow.output, HasSubstr("f16_reference"));
+  EXPECT_THAT(slow.output, HasSubstr("read        not measured: no time left"));
+  EXPECT_THAT(slow.output, HasSubstr("64x8x128: not measured: no time left"));
+}
+
 TEST(RWorkerProgram, UsageErrorsAndStartFailuresHaveTheirStatus) {
   TempFolder folder;
   std::string secret = folder.File("secret");
@@ -190,6 +204,12 @@ TEST(RWorkerProgram, UsageErrorsAndStartFailuresHaveTheirStatus) {
       {{with_secret, "--kv_memory=96%"}, 2, "from 1% to 95%"},
       {{with_secret, "--listen=nowhere"}, 2, "HOST:PORT"},
       {{with_secret, "--kernel=f99"}, 2, "f99"},
+      {{with_secret, "--numa_node=99"}, 2, "there is no NUMA node 99 on this machine"},
+      {{with_secret, "--numa_node=-2"}, 2, "--numa_node"},
+      {{"--self_test", "--kernel=f99"}, 2, "f99"},
+      {{"--self_test", "--numa_node=99"}, 2, "there is no NUMA node 99"},
+      {{"--self_test", "--self_test_shapes=32x5x128"}, 2, "32x5x128"},
+      {{"--self_test", "--self_test_seconds=0"}, 2, "--self_test_seconds"},
       {{with_secret, "--listen=" + taken.address()}, 3, "the port is in use"},
       {{with_secret, "--listen=127.0.0.1:0", "--kv_memory=1000000GiB"}, 3, "lower kv_memory"},
   };
