@@ -39,7 +39,7 @@ PagedKv::PagedKv(const KvGeometry& geometry, uint16_t* storage, int64_t bytes, i
     : geometry_(geometry),
       storage_(storage),
       allocator_(static_cast<uint32_t>(BlocksIn(bytes, geometry, num_parts)), ArenasIn(bytes, geometry, num_parts)),
-      arena_blocks_(allocator_.num_blocks() / allocator_.num_arenas()),
+      arena_blocks_(int64_t{allocator_.num_blocks()} / allocator_.num_arenas()),
       layer_elements_(arena_blocks_ * geometry.block_elements()),
       table_(geometry.max_sequences),
       slots_(static_cast<size_t>(geometry.max_sequences)),
