@@ -11,6 +11,8 @@
 namespace fastdecode::rworker {
 
 struct PageUsage {
+  // Huge pages that the kernel's NUMA balancing has marked for a look are missing here and
+  // below; it leaves memory that is bound to a node alone.
   int64_t resident_bytes = 0;
   int64_t huge_bytes = 0;  // of them, in transparent or explicit huge pages
 };

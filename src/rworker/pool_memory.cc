@@ -120,9 +120,11 @@ Status PoolMemory::MapKind(PageKind kind, const PoolOptions& options) {
   if (options.prefault_threads == 0) return OkStatus();
   FD_RETURN_IF_ERROR(TouchParts(options));
   const PageUsage usage = ReadPageUsage(data_, bytes_);
-  huge_share_ = explicit_huge               ? 1.0
-                : usage.resident_bytes == 0 ? 0.0
-                                            : static_cast<double>(usage.huge_bytes) / static_cast<double>(bytes_);
+  if (explicit_huge) {
+    huge_share_ = 1;
+  } else if (usage.resident_bytes > 0) {
+    huge_share_ = static_cast<double>(usage.huge_bytes) / static_cast<double>(usage.resident_bytes);
+  }
   return OkStatus();
 }
 
@@ -135,7 +137,7 @@ Status PoolMemory::BindParts(const PoolOptions& options) const {
     if (error == 0) continue;
     const std::string text = "KV memory cannot be bound to NUMA node " + std::to_string(node) + ": " + strerror(error);
     if (options.strict_nodes) return {StatusCode::kResourceExhausted, text};
-    LOG(WARNING) << text;  // a container's seccomp filter, mostly: EPERM
+    LOG(WARNING) << text << (error == EPERM ? "; a container needs the capability SYS_NICE for that" : "");
   }
   return OkStatus();
 }

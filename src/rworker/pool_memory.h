@@ -56,7 +56,7 @@ class PoolMemory {
   int num_parts() const { return num_parts_; }
   int64_t part_bytes() const { return bytes_ / num_parts_; }
   PageKind page_kind() const { return page_kind_; }
-  // Of the pages touched, the share in huge ones; below 0: they were not touched.
+  // Of the pages touched, the share in huge ones; below 0: not touched, or not to be told.
   double huge_share() const { return huge_share_; }
   // "transparent huge pages, 98 % of the pool", "explicit 2 MiB huge pages".
   std::string DescribePages() const;

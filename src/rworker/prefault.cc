@@ -94,9 +94,9 @@ class Prefaulter {
     }
   }
 
-  // "40 of 200 GiB".
+  // "40 of 200 GiB", "512 of 2048 MiB".
   std::string Progress() const {
-    const bool large = total_bytes_ >= int64_t{10} << 30;
+    const bool large = total_bytes_ >= int64_t{100} << 30;
     const int shift = large ? 30 : 20;
     return std::to_string(touched_.load() >> shift) + " of " + std::to_string(total_bytes_ >> shift) +
            (large ? " GiB" : " MiB");
