@@ -11,9 +11,9 @@
 #include <fstream>
 #include <optional>
 
-#include "bench_case.h"
 #include "common/base/logging.h"
 #include "common/flags/parse_flags.h"
+#include "rworker/self_test/bench_case.h"
 
 DEFINE_int32(heads, 32, "query heads");
 DEFINE_int32(kv_heads, 32, "KV heads; divides heads");

@@ -72,7 +72,7 @@ Result<std::unique_ptr<AttentionService>> AttentionService::Create(const Attenti
                             .max_context = limits.max_context,
                             .max_sequences = limits.max_sequences,
                             .codec = codec};
-  const int64_t blocks = PagedKv::BlocksIn(memory->bytes(), geometry);
+  const int64_t blocks = PagedKv::BlocksIn(memory->bytes(), geometry, memory->num_parts());
   if (blocks < geometry.blocks_per_sequence()) {
     return Exhausted("KV memory of " + Number(memory->bytes() >> 20) + " MiB holds " + Number(blocks) + " blocks of " +
                      Number(limits.block_tokens) + " tokens, but one context of " + Number(limits.max_context) +
@@ -87,7 +87,7 @@ AttentionService::AttentionService(const KvGeometry& geometry, const SessionLimi
                                    const kernels::AttentionKernel* kernel, ComputePool* pool)
     : shape_(geometry.shape),
       limits_(limits),
-      kv_(geometry, kernel, memory->data(), memory->bytes()),
+      kv_(geometry, kernel, memory->data(), memory->bytes(), memory->num_parts()),
       layer_run_(&kv_, kernel, pool, limits.max_rows),
       steps_(static_cast<size_t>(limits.max_mini_batches)),
       stamps_(static_cast<size_t>(limits.max_sequences), 0) {
@@ -139,6 +139,7 @@ Status AttentionService::PlaceRows(std::span<const StepRow> rows, std::vector<Pl
     }
     stamps_[static_cast<size_t>(slot)] = begin_count_;
     PlannedRow& place = planned.emplace_back();
+    place.row = static_cast<int32_t>(planned.size()) - 1;
     place.slot = slot;
     place.generation = kv_.generation(slot);
     place.position = static_cast<int32_t>(row.position);

@@ -1,11 +1,8 @@
 #include "rworker/compute_pool.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
-#include <sstream>
+#include <string>
 
 #include "common/base/logging.h"
 #include "rworker/host_limits.h"
@@ -15,48 +12,54 @@ namespace {
 
 // About 50 us: longer than the gap between two layers of a busy step.
 constexpr int kSpins = 1000;
-constexpr int kNotPinned = -1;
 
 void PinTo(const std::vector<int>& cpus) {
-  const int size = *std::max_element(cpus.begin(), cpus.end()) + 1;
-  cpu_set_t* const set = CPU_ALLOC(static_cast<size_t>(size));
-  const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(size));
-  CPU_ZERO_S(bytes, set);
-  for (const int cpu : cpus) CPU_SET_S(static_cast<size_t>(cpu), bytes, set);
-  const int error = pthread_setaffinity_np(pthread_self(), bytes, set);
-  CPU_FREE(set);
+  const int error = BindThisThread(cpus);
   LOG_IF(WARNING, error != 0) << "a compute thread could not be pinned: " << strerror(error);
 }
 
-std::string Join(const std::vector<int>& numbers, size_t count) {
-  std::ostringstream text;
-  for (size_t i = 0; i < count; ++i) text << (i == 0 ? "" : ",") << numbers[i];
-  return text.str();
+std::string Cpus(const std::vector<ThreadPlace>& places) {
+  std::vector<int> cpus;
+  for (const ThreadPlace& place : places) cpus.push_back(place.cpu);
+  std::sort(cpus.begin(), cpus.end());
+  return FormatCpuList(cpus);
 }
 
 }  // namespace
 
-ComputePool::ComputePool(int threads, bool pin) : caller_cpus_(AllowedCpus()) {
-  const int allowed = AllowedThreads();
+ComputePool::ComputePool(int threads, bool pin) : ComputePool(threads, FlatTopology(AllowedCpus()), pin) {}
+
+ComputePool::ComputePool(int threads, const CpuTopology& topology, bool pin) : caller_cpus_(AllowedCpus()) {
+  CHECK(!topology.nodes.empty());
+  const int allowed = std::min(AllowedThreads(), topology.num_cpus());
   if (threads <= 0) threads = allowed;
-  const bool fits = threads <= allowed && static_cast<size_t>(threads) <= caller_cpus_.size();
+  const bool fits = threads <= allowed;
+  const bool one_node = topology.nodes.size() == 1;
   // One thread gains nothing from being pinned, and would share the mask's first CPU with
   // every other process that has the same mask.
   pinned_ = pin && fits && threads > 1;
+  bound_ = pinned_ || (pin && !one_node);
+  const std::vector<ThreadPlace> places = PlaceThreads(topology, threads);
   if (pinned_) {
     spins_ = kSpins;
-    LOG(INFO) << "compute threads: " << threads << ", pinned to CPUs "
-              << Join(caller_cpus_, static_cast<size_t>(threads));
+    LOG(INFO) << "compute threads: " << threads << ", pinned to CPUs " << Cpus(places);
   } else {
     LOG(INFO) << "compute threads: " << threads << ", neither pinned nor spinning"
-              << (fits ? "" : " (more than the " + std::to_string(allowed) + " CPUs allowed)");
+              << (fits ? "" : " (more than the " + std::to_string(allowed) + " CPUs allowed)")
+              << (bound_ ? ", each on its NUMA node" : "");
+  }
+  std::vector<std::vector<int>> cpus;  // by thread; empty: any
+  for (const ThreadPlace& place : places) {
+    nodes_.push_back(place.node);
+    cpus.push_back(pinned_  ? std::vector<int>{place.cpu}
+                   : bound_ ? topology.nodes[static_cast<size_t>(place.node)].cpus
+                            : std::vector<int>{});
   }
   workers_.reserve(static_cast<size_t>(threads - 1));
   for (int t = 1; t < threads; ++t) {
-    const int cpu = pinned_ ? caller_cpus_[static_cast<size_t>(t)] : kNotPinned;
-    workers_.emplace_back([this, t, cpu] { WorkerLoop(t, cpu); });
+    workers_.emplace_back([this, t, own = cpus[static_cast<size_t>(t)]] { WorkerLoop(t, own); });
   }
-  if (pinned_) PinTo({caller_cpus_[0]});
+  if (bound_) PinTo(cpus[0]);
 }
 
 ComputePool::~ComputePool() {
@@ -64,7 +67,7 @@ ComputePool::~ComputePool() {
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   for (std::thread& worker : workers_) worker.join();
-  if (pinned_) PinTo(caller_cpus_);
+  if (bound_) PinTo(caller_cpus_);
 }
 
 void ComputePool::Run(Work work, void* context) {
@@ -82,8 +85,8 @@ void ComputePool::Run(Work work, void* context) {
   }
 }
 
-void ComputePool::WorkerLoop(int thread, int cpu) {
-  if (cpu != kNotPinned) PinTo({cpu});
+void ComputePool::WorkerLoop(int thread, const std::vector<int>& cpus) {
+  if (!cpus.empty()) PinTo(cpus);
   for (uint32_t seen = 0;;) {
     for (int spin = 0; spin < spins_ && epoch_.load(std::memory_order_acquire) == seen; ++spin) {
       __builtin_ia32_pause();

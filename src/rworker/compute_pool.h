@@ -4,7 +4,8 @@
 // microseconds: two threads or more are pinned, one a CPU of this process's affinity
 // mask, and spin a while before they sleep. Where that would hurt (more threads than CPUs that
 // the mask or the cgroup's quota allows) nothing is pinned and nothing spins, and a
-// log line says so.
+// log line says so. On several NUMA nodes threads are spread evenly over them, and one that
+// is not pinned stays on its node at least.
 //
 // Thread rule: Run is called from one thread, the one that made the pool, which is
 // pinned too and unpinned by the destructor.
@@ -15,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "rworker/host_limits.h"
+#include "rworker/cpu_topology.h"
 
 namespace fastdecode::rworker {
 
@@ -23,6 +24,8 @@ class ComputePool {
  public:
   // `threads` counts the caller; 0: AllowedThreads(). `pin` false: neither pins nor spins.
   explicit ComputePool(int threads, bool pin = true);
+  // On the nodes of `topology`, whose CPUs the caller may use; its threads are counted the same way.
+  ComputePool(int threads, const CpuTopology& topology, bool pin = true);
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
   ComputePool& operator=(const ComputePool&) = delete;
@@ -34,9 +37,11 @@ class ComputePool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
   bool pinned() const { return pinned_; }
+  // Where the thread runs: an index into the topology's nodes.
+  int node(int thread) const { return nodes_[static_cast<size_t>(thread)]; }
 
  private:
-  void WorkerLoop(int thread, int cpu);
+  void WorkerLoop(int thread, const std::vector<int>& cpus);
 
   // Written by the caller before it raises epoch_, read by workers after they see it.
   Work work_ = nullptr;
@@ -47,7 +52,9 @@ class ComputePool {
   alignas(64) std::atomic<uint32_t> remaining_{0};  // workers still in the current run
   alignas(64) bool pinned_ = false;
   int spins_ = 0;
+  std::vector<int> nodes_;        // by thread
   std::vector<int> caller_cpus_;  // the caller's mask before it was pinned
+  bool bound_ = false;            // its threads have a mask of their own
   std::vector<std::thread> workers_;
 };
 

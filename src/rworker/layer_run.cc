@@ -1,6 +1,7 @@
 #include "rworker/layer_run.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fastdecode::rworker {
 namespace {
@@ -57,6 +58,12 @@ void LayerRun::Plan(StepPlan& plan) const {
   const int64_t piece_bytes = std::clamp(plan.context_tokens * token_bytes / (pool_->num_threads() * kPiecesPerThread),
                                          kMinPieceBytes, kMaxPieceBytes);
   plan.num_pieces = 0;
+  plan.arena_pieces_end = {};
+  if (kv_->num_arenas() > 1) {
+    std::sort(plan.rows.begin(), plan.rows.end(), [this](const PlannedRow& a, const PlannedRow& b) {
+      return std::pair(kv_->home(a.slot), a.row) < std::pair(kv_->home(b.slot), b.row);
+    });
+  }
   int64_t partials = 0;
   for (PlannedRow& row : plan.rows) {
     const int64_t length = row.position + 1;
@@ -70,6 +77,10 @@ void LayerRun::Plan(StepPlan& plan) const {
     plan.num_pieces += int64_t{row.num_ranges} * row.head_runs;
     row.first_partial = partials;
     if (row.num_ranges > 1) partials += row.num_ranges;
+    plan.arena_pieces_end[static_cast<size_t>(kv_->home(row.slot))] = plan.num_pieces;
+  }
+  for (size_t arena = 1; arena < plan.arena_pieces_end.size(); ++arena) {  // arenas without rows
+    plan.arena_pieces_end[arena] = std::max(plan.arena_pieces_end[arena], plan.arena_pieces_end[arena - 1]);
   }
 }
 
@@ -78,31 +89,40 @@ void LayerRun::Run(const StepPlan& plan, int layer, const uint16_t* qkv_rows, ui
   layer_ = layer;
   qkv_rows_ = qkv_rows;
   o_rows_ = o_rows;
-  next_piece_.store(0, std::memory_order_relaxed);
+  for (int arena = 0; arena < kv_->num_arenas(); ++arena) {
+    const auto a = static_cast<size_t>(arena);
+    next_piece_[a].next.store(a == 0 ? 0 : plan.arena_pieces_end[a - 1], std::memory_order_relaxed);
+  }
   pool_->Run([](void* self, int thread) { static_cast<LayerRun*>(self)->WorkOnPieces(thread); }, this);
 }
 
 void LayerRun::WorkOnPieces(int thread) {
   const auto base = reinterpret_cast<uintptr_t>(scratch_.get());
   std::byte* const scratch = scratch_.get() + (-base & (kCacheLine - 1)) + thread * scratch_bytes_;
+  const int arenas = kv_->num_arenas();
+  for (int i = 0; i < arenas; ++i) WorkOnArena((pool_->node(thread) + i) % arenas, scratch);
+}
+
+void LayerRun::WorkOnArena(int arena, std::byte* scratch) {
   const std::span<const PlannedRow> rows = plan_->rows;
+  const int64_t end = plan_->arena_pieces_end[static_cast<size_t>(arena)];
+  std::atomic<int64_t>& next = next_piece_[static_cast<size_t>(arena)].next;
   while (true) {
-    const int64_t piece = next_piece_.fetch_add(1, std::memory_order_relaxed);
-    if (piece >= plan_->num_pieces) return;
+    const int64_t piece = next.fetch_add(1, std::memory_order_relaxed);
+    if (piece >= end) return;
     const auto after = std::upper_bound(rows.begin(), rows.end(), piece,
                                         [](int64_t value, const PlannedRow& row) { return value < row.first_piece; });
-    const int64_t row_index = after - rows.begin() - 1;
-    ComputePiece(row_index, piece - rows[static_cast<size_t>(row_index)].first_piece, scratch);
+    const PlannedRow& row = *(after - 1);
+    ComputePiece(row, piece - row.first_piece, scratch);
   }
 }
 
-void LayerRun::ComputePiece(int64_t row_index, int64_t piece_of_row, std::byte* scratch) {
-  const PlannedRow& row = plan_->rows[static_cast<size_t>(row_index)];
+void LayerRun::ComputePiece(const PlannedRow& row, int64_t piece_of_row, std::byte* scratch) {
   const int64_t range = piece_of_row / row.head_runs;
   const int64_t run = piece_of_row % row.head_runs;
   const int head_begin = static_cast<int>(run) * row.heads_per_piece;
   const int head_end = std::min(head_begin + row.heads_per_piece, shape_.num_kv_heads);
-  const uint16_t* const qkv = qkv_rows_ + row_index * shape_.qkv_width();
+  const uint16_t* const qkv = qkv_rows_ + row.row * shape_.qkv_width();
   const bool last_range = range == row.num_ranges - 1;
   if (last_range) {
     // Only this piece reads the new token of these heads.
@@ -123,7 +143,7 @@ void LayerRun::ComputePiece(int64_t row_index, int64_t piece_of_row, std::byte* 
   params.token_end = last_range ? row.position + 1 : params.token_begin + range_tokens_;
   params.scratch = scratch;
   if (row.num_ranges == 1) {
-    params.out = o_rows_ + row_index * shape_.q_width();
+    params.out = o_rows_ + row.row * shape_.q_width();
     kernels::Attend(*kernel_, params);
     return;
   }
@@ -132,11 +152,11 @@ void LayerRun::ComputePiece(int64_t row_index, int64_t piece_of_row, std::byte* 
   params.partial_max = partial_max_.get() + partial_heads;
   params.partial_sum = partial_sum_.get() + partial_heads;
   kernels::Attend(*kernel_, params);
-  FinishRange(row, row_index, run, head_begin, head_end);
+  FinishRange(row, run, head_begin, head_end);
 }
 
-void LayerRun::FinishRange(const PlannedRow& row, int64_t row_index, int64_t run, int head_begin, int head_end) {
-  std::atomic<int32_t>& done = ranges_done_[static_cast<size_t>(row_index * shape_.num_kv_heads + run)];
+void LayerRun::FinishRange(const PlannedRow& row, int64_t run, int head_begin, int head_end) {
+  std::atomic<int32_t>& done = ranges_done_[static_cast<size_t>(int64_t{row.row} * shape_.num_kv_heads + run)];
   // Acquire: the other ranges' partial results; release: this one's.
   if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < row.num_ranges) return;
   done.store(0, std::memory_order_relaxed);
@@ -151,7 +171,7 @@ void LayerRun::FinishRange(const PlannedRow& row, int64_t row_index, int64_t run
   params.partial_acc = partial_acc_.get() + partial_heads * shape_.head_dim;
   params.partial_max = partial_max_.get() + partial_heads;
   params.partial_sum = partial_sum_.get() + partial_heads;
-  params.out = o_rows_ + row_index * shape_.q_width();
+  params.out = o_rows_ + row.row * shape_.q_width();
   kernels::Merge(*kernel_, params);
 }
 

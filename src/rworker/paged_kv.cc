@@ -7,17 +7,41 @@
 
 namespace fastdecode::rworker {
 
-int64_t PagedKv::BlocksIn(int64_t bytes, const KvGeometry& geometry) {
-  return std::min<int64_t>(bytes / geometry.block_bytes(), kNoBlock);  // kNoBlock is no id
+namespace {
+
+// An arena's first id: its first block begins where its part does or within a block of that.
+int64_t FirstId(int64_t bytes, const KvGeometry& geometry, int num_parts, int arena) {
+  const int64_t layer_bytes = geometry.layout().block_bytes();
+  return (bytes / num_parts * arena + layer_bytes - 1) / layer_bytes;
 }
 
-PagedKv::PagedKv(const KvGeometry& geometry, const kernels::AttentionKernel* kernel, std::byte* storage, int64_t bytes)
+// Blocks of tiny models are so many that with gaps their ids pass 32 bits: they are not split.
+int ArenasIn(int64_t bytes, const KvGeometry& geometry, int num_parts) {
+  const int64_t last = FirstId(bytes, geometry, num_parts, num_parts - 1) + bytes / geometry.block_bytes();
+  return last < kNoBlock ? num_parts : 1;
+}
+
+}  // namespace
+
+int64_t PagedKv::BlocksIn(int64_t bytes, const KvGeometry& geometry, int num_parts) {
+  const int arenas = ArenasIn(bytes, geometry, num_parts);
+  int64_t blocks = kNoBlock;  // of an arena; kNoBlock is no id
+  for (int arena = 0; arena < arenas; ++arena) {
+    const int64_t begin = FirstId(bytes, geometry, arenas, arena) * geometry.layout().block_bytes();
+    blocks = std::min(blocks, (bytes / arenas * (arena + 1) - begin) / geometry.block_bytes());
+  }
+  return std::max<int64_t>(0, blocks) * arenas;
+}
+
+PagedKv::PagedKv(const KvGeometry& geometry, const kernels::AttentionKernel* kernel, std::byte* storage, int64_t bytes,
+                 int num_parts)
     : geometry_(geometry),
       layout_(geometry.layout()),
       kernel_(kernel),
       storage_(storage),
-      allocator_(static_cast<uint32_t>(BlocksIn(bytes, geometry))),
-      layer_bytes_(allocator_.num_blocks() * layout_.block_bytes()),
+      allocator_(static_cast<uint32_t>(BlocksIn(bytes, geometry, num_parts)), ArenasIn(bytes, geometry, num_parts)),
+      arena_blocks_(int64_t{allocator_.num_blocks()} / allocator_.num_arenas()),
+      layer_bytes_(arena_blocks_ * layout_.block_bytes()),
       table_(geometry.max_sequences),
       slots_(static_cast<size_t>(geometry.max_sequences)),
       free_slots_(static_cast<size_t>(geometry.max_sequences)),
@@ -25,6 +49,9 @@ PagedKv::PagedKv(const KvGeometry& geometry, const kernels::AttentionKernel* ker
       layer_tokens_(new int32_t[LayerIndex(geometry.max_sequences, 0)]) {
   for (int32_t i = 0; i < geometry.max_sequences; ++i) {
     free_slots_[static_cast<size_t>(i)] = geometry.max_sequences - 1 - i;
+  }
+  for (int arena = 0; arena < allocator_.num_arenas(); ++arena) {
+    first_ids_.push_back(static_cast<uint32_t>(FirstId(bytes, geometry, allocator_.num_arenas(), arena)));
   }
 }
 
@@ -34,6 +61,7 @@ int32_t PagedKv::Add(uint64_t sequence) {
   const int32_t slot = free_slots_[static_cast<size_t>(free_count - 1)];
   table_.Insert(sequence, slot);
   slots_[static_cast<size_t>(slot)].sequence = sequence;
+  slots_[static_cast<size_t>(slot)].home = allocator_.Emptiest();
   std::fill_n(&layer_tokens_[LayerIndex(slot, 0)], geometry_.shape.num_layers, 0);
   return slot;
 }
@@ -44,10 +72,20 @@ void PagedKv::Remove(int32_t slot) {
   const uint32_t* const blocks = block_table(slot);
   for (int32_t i = entry.num_blocks; i > 0; --i) {  // backwards: the stack keeps neighbours together
     Poison(blocks[i - 1]);
-    allocator_.Free(blocks[i - 1]);
+    allocator_.Free(NumberOf(blocks[i - 1]));
   }
-  entry = {.sequence = 0, .generation = entry.generation + 1, .num_blocks = 0};
+  entry = {.sequence = 0, .generation = entry.generation + 1, .num_blocks = 0, .home = 0};
   free_slots_[static_cast<size_t>(geometry_.max_sequences - table_.size() - 1)] = slot;
+}
+
+uint32_t PagedKv::IdOf(uint32_t number) const {
+  const int arena = allocator_.ArenaOf(number);
+  return first_ids_[static_cast<size_t>(arena)] + number - static_cast<uint32_t>(arena * arena_blocks_);
+}
+
+uint32_t PagedKv::NumberOf(uint32_t id) const {
+  const auto arena = std::upper_bound(first_ids_.begin(), first_ids_.end(), id) - first_ids_.begin() - 1;
+  return id - first_ids_[static_cast<size_t>(arena)] + static_cast<uint32_t>(arena * arena_blocks_);
 }
 
 void PagedKv::Poison([[maybe_unused]] uint32_t block) {
@@ -69,7 +107,7 @@ bool PagedKv::Reserve(int32_t slot, int64_t tokens) {
   if (missing > allocator_.num_free()) return false;
   Slot& entry = slots_[static_cast<size_t>(slot)];
   for (int64_t i = 0; i < missing; ++i) {
-    tables_[TableIndex(slot) + static_cast<size_t>(entry.num_blocks++)] = allocator_.Allocate();
+    tables_[TableIndex(slot) + static_cast<size_t>(entry.num_blocks++)] = IdOf(allocator_.Allocate(entry.home));
   }
   return true;
 }

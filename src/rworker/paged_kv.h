@@ -5,6 +5,12 @@
 // layout of kernels/kv_format.h. All offsets are 64-bit. Tables, lookup and
 // free list have fixed capacity, made in the constructor.
 //
+// Storage of several parts, one a NUMA node, holds an arena of blocks in each, all layers
+// of a block in the same part, and a sequence has its blocks in one arena while there are
+// any. Every arena has the same number of blocks, and ids count blocks from the
+// beginning of the storage, so that the one address formula above holds for all of them;
+// between the ids of two arenas there is a gap.
+//
 // Freed blocks are poisoned with NaNs in builds without NDEBUG, so that a read of a
 // block that is no longer owned shows in the results.
 //
@@ -51,11 +57,12 @@ inline constexpr std::byte kPoison{0xff};
 
 class PagedKv {
  public:
-  // Blocks that fit into `bytes`, at most 2^32 - 1.
-  static int64_t BlocksIn(int64_t bytes, const KvGeometry& geometry);
+  // Blocks that fit into `bytes` in `num_parts` equal parts, with ids of 32 bits.
+  static int64_t BlocksIn(int64_t bytes, const KvGeometry& geometry, int num_parts = 1);
 
   // `storage` [bytes] is borrowed and outlives this.
-  PagedKv(const KvGeometry& geometry, const kernels::AttentionKernel* kernel, std::byte* storage, int64_t bytes);
+  PagedKv(const KvGeometry& geometry, const kernels::AttentionKernel* kernel, std::byte* storage, int64_t bytes,
+          int num_parts = 1);
 
   // The slot of a sequence, or kNoSlot.
   int32_t Find(uint64_t sequence) const { return table_.Find(sequence); }
@@ -82,6 +89,9 @@ class PagedKv {
   // Changes whenever the slot changes hands.
   uint32_t generation(int32_t slot) const { return slots_[static_cast<size_t>(slot)].generation; }
   uint64_t sequence(int32_t slot) const { return slots_[static_cast<size_t>(slot)].sequence; }
+  // The arena, and so the part of the storage, that the slot's blocks come from while it has any.
+  int home(int32_t slot) const { return slots_[static_cast<size_t>(slot)].home; }
+  int num_arenas() const { return allocator_.num_arenas(); }
 
   const uint32_t* block_table(int32_t slot) const { return &tables_[TableIndex(slot)]; }
   const std::byte* layer_blocks(int layer) const { return storage_ + layer * layer_bytes_; }
@@ -94,6 +104,7 @@ class PagedKv {
     uint64_t sequence = 0;
     uint32_t generation = 0;
     int32_t num_blocks = 0;
+    int32_t home = 0;
   };
   size_t TableIndex(int32_t slot) const {
     return static_cast<size_t>(slot) * static_cast<size_t>(geometry_.blocks_per_sequence());
@@ -102,13 +113,18 @@ class PagedKv {
     return static_cast<size_t>(slot) * static_cast<size_t>(geometry_.shape.num_layers) + static_cast<size_t>(layer);
   }
   void Poison(uint32_t block);
+  // Between the allocator's dense numbers and ids.
+  uint32_t IdOf(uint32_t number) const;
+  uint32_t NumberOf(uint32_t id) const;
 
   const KvGeometry geometry_;
   const kernels::KvLayout layout_;
   const kernels::AttentionKernel* const kernel_;
-  std::byte* const storage_;  // [num_layers, num_blocks, layout.block_bytes()]
+  std::byte* const storage_;  // [num_layers, num_blocks, layout.block_bytes()], in each arena
   BlockAllocator allocator_;
-  const int64_t layer_bytes_;  // from one layer to the next
+  const int64_t arena_blocks_;
+  std::vector<uint32_t> first_ids_;  // by arena
+  const int64_t layer_bytes_;        // from one layer to the next
   SequenceTable table_;
   std::vector<Slot> slots_;
   std::vector<int32_t> free_slots_;          // a stack

@@ -24,24 +24,34 @@ std::string ReadMethod::ToString() const {
          (prefetch_bytes == 0 ? ", no prefetch" : ", prefetch " + std::to_string(prefetch_bytes) + " B");
 }
 
-ReadBandwidth::ReadBandwidth(ComputePool* pool, const std::byte* data, int64_t bytes)
-    : pool_(pool), data_(data), part_bytes_(bytes / pool->num_threads() / kPartUnit * kPartUnit) {}
+ReadBandwidth::ReadBandwidth(ComputePool* pool, const std::byte* data, int64_t bytes, int num_parts) : pool_(pool) {
+  const int threads = pool->num_threads();
+  std::vector<int> of_part(static_cast<size_t>(num_parts), 0);  // threads
+  for (int t = 0; t < threads; ++t) ++of_part[static_cast<size_t>(pool->node(t) % num_parts)];
+  std::vector<int> seen(static_cast<size_t>(num_parts), 0);
+  for (int t = 0; t < threads; ++t) {
+    const auto part = static_cast<size_t>(pool->node(t) % num_parts);
+    const int64_t size = bytes / num_parts / 64 * 64;
+    const int64_t own = size / of_part[part] / kPartUnit * kPartUnit;
+    parts_.push_back({data + static_cast<int64_t>(part) * size + seen[part]++ * own, own});
+    total_bytes_ += own;
+  }
+}
 
 double ReadBandwidth::Measure(const ReadMethod& method) {
   method_ = &method;
   const int64_t start_ns = NowNs();
   pool_->Run([](void* self, int thread) { static_cast<const ReadBandwidth*>(self)->ReadPart(thread); }, this);
-  const auto bytes = static_cast<double>(part_bytes_ * pool_->num_threads());
-  return bytes * 1e9 / static_cast<double>(NowNs() - start_ns);
+  return static_cast<double>(total_bytes_) * 1e9 / static_cast<double>(NowNs() - start_ns);
 }
 
 void ReadBandwidth::ReadPart(int thread) const {
-  const kernels::ReadStreamParams params{data_ + thread * part_bytes_, part_bytes_, method_->streams,
-                                         method_->prefetch_bytes};
+  const Part& part = parts_[static_cast<size_t>(thread)];
+  const kernels::ReadStreamParams params{part.data, part.bytes, method_->streams, method_->prefetch_bytes};
   sink.fetch_xor(method_->kernel->read(params), std::memory_order_relaxed);
 }
 
-ReadMethod ReadBandwidth::FindBest() {
+ReadMethod ReadBandwidth::FindBest(int64_t deadline_ns) {
   const uint32_t features = kernels::DetectCpuFeatures();
   ReadMethod best;
   double best_rate = -1;
@@ -49,6 +59,7 @@ ReadMethod ReadBandwidth::FindBest() {
     if ((kernel.features & ~features) != 0) continue;
     for (const int streams : kStreams) {
       for (const int prefetch_bytes : kPrefetchBytes) {
+        if (best.kernel != nullptr && NowNs() >= deadline_ns) return best;
         const ReadMethod method{&kernel, streams, prefetch_bytes};
         const double rate = Measure(method);
         if (rate > best_rate) {

@@ -11,7 +11,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
+#include <vector>
 
 #include "kernels/dispatch.h"
 #include "rworker/compute_pool.h"
@@ -29,21 +31,27 @@ struct ReadMethod {
 class ReadBandwidth {
  public:
   // `data` is 64-byte aligned and outlives this, as does the pool. Bytes past the last
-  // multiple of 2 KiB a thread are left out.
-  ReadBandwidth(ComputePool* pool, const std::byte* data, int64_t bytes);
+  // multiple of 2 KiB a thread are left out. Where the data has a part a NUMA node, as
+  // PoolMemory has, each is read by its node's threads.
+  ReadBandwidth(ComputePool* pool, const std::byte* data, int64_t bytes, int num_parts = 1);
 
   // One pass: bytes a second.
   double Measure(const ReadMethod& method);
 
-  // The method that is fastest here, after one pass of each that this CPU can run.
-  ReadMethod FindBest();
+  // The method that is fastest here, after one pass of each that this CPU can run. None is
+  // begun after `deadline_ns` (NowNs) but the first.
+  ReadMethod FindBest(int64_t deadline_ns = std::numeric_limits<int64_t>::max());
 
  private:
+  struct Part {
+    const std::byte* data = nullptr;
+    int64_t bytes = 0;
+  };
   void ReadPart(int thread) const;
 
   ComputePool* const pool_;
-  const std::byte* const data_;
-  const int64_t part_bytes_;  // a thread
+  std::vector<Part> parts_;  // by thread
+  int64_t total_bytes_ = 0;
   const ReadMethod* method_ = nullptr;
 };
 

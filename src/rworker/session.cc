@@ -80,7 +80,7 @@ Result<std::unique_ptr<AttentionService>> Session::CreateService(ComputePool* po
 }
 
 void Session::ComputeThread() {
-  ComputePool pool(environment_.threads, environment_.pin);
+  ComputePool pool(environment_.threads, environment_.topology, environment_.pin);
   Result<std::unique_ptr<AttentionService>> service = CreateService(&pool);
   std::optional<MessageHandler> handler;
   if (service.ok()) handler.emplace(service->get(), &counters_);

@@ -31,10 +31,11 @@ namespace fastdecode::rworker {
 
 class Session {
  public:
-  struct Environment {  // all borrowed
+  struct Environment {  // pointers are borrowed
     PoolMemory* memory = nullptr;
     const kernels::AttentionKernel* kernel = nullptr;
     int threads = 0;
+    CpuTopology topology;  // whose nodes are the memory's parts, in this order
     bool pin = true;
     std::function<void()> notify;
   };

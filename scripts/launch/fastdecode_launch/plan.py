@@ -134,7 +134,8 @@ def rworker(index, host, config, programs, cpu_list):
     ssh = host.get("ssh", "")
     if not ssh:
         argv += ["--secret_file", config["transport"]["secret_file"]]
-    about = f"{plural(host['threads'], 'thread')}, {host['kv_memory']} of KV cache{pinned(cpu_list)}"
+    memory = host["kv_memory"] + (" of the free memory as" if host["kv_memory"].endswith("%") else " of")
+    about = f"{plural(host['threads'], 'thread')}, {memory} KV cache{pinned(cpu_list)}"
     return Worker(f"rworker-{index}", ssh, host["address"], argv, cpu_list, about + (f", by ssh {ssh}" if ssh else ""))
 
 

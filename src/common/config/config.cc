@@ -106,7 +106,7 @@ Result<RWorkerHost> ReadHost(const json& object, const std::string& path, const 
   reader.Text("ssh", &host.ssh);
   reader.Text("bin", &host.bin);
   reader.AutoOrInteger("threads", 1, kMaxThreads, &host.threads);
-  reader.Size("kv_memory", kMinKvBytes, kMaxKvBytes, &host.kv_memory);
+  reader.Memory("kv_memory", kMinKvBytes, kMaxKvBytes, &host.kv_memory);
   FD_RETURN_IF_ERROR(reader.Finish());
 
   const auto address = ParseHostPort(host.address);
@@ -150,7 +150,7 @@ Status ReadRWorkers(const json& object, RWorkersOptions& rworkers) {
   ObjectReader reader(object, "rworkers");
   reader.Integer("count", 1, kMaxRWorkers, &rworkers.count);
   reader.AutoOrInteger("threads", 1, kMaxThreads, &rworkers.threads);
-  reader.Size("kv_memory", kMinKvBytes, kMaxKvBytes, &rworkers.kv_memory);
+  reader.Memory("kv_memory", kMinKvBytes, kMaxKvBytes, &rworkers.kv_memory);
   reader.Integer("block_tokens", 32, 1024, &rworkers.block_tokens);
   if ((rworkers.block_tokens & (rworkers.block_tokens - 1)) != 0) {
     reader.Expected("block_tokens", "a power of two from 32 to 1024");
@@ -207,16 +207,34 @@ Status ReadTransport(const json& object, const fs::path& folder, TransportOption
   return reader.Finish();
 }
 
+// R-workers of one machine take their shares at the same time, so together they must leave something.
+Status CheckShares(const RWorkersOptions& rworkers) {
+  std::map<std::string, int> percent_of;  // by the way to the machine
+  percent_of[""] = rworkers.count * rworkers.kv_memory.percent;
+  for (const RWorkerHost& host : rworkers.hosts) percent_of[host.ssh] += host.kv_memory.percent;
+  for (const auto& [ssh, percent] : percent_of) {
+    if (percent <= kMaxMemoryPercent) continue;
+    return InvalidArgument("rworkers: kv_memory of the R-workers " +
+                           (ssh.empty() ? std::string("of this host") : "reached by ssh " + ssh) + " is " +
+                           std::to_string(percent) + "% of its free memory in all; expected at most " +
+                           std::to_string(kMaxMemoryPercent) +
+                           "%, since each takes its share of what is free at the start");
+  }
+  return OkStatus();
+}
+
 // What no section can see alone.
 Status CheckTogether(const Config& config) {
   const AttentionShape& shape = config.model_config.attention;
   const int64_t block_bytes = 2 * 2 * shape.kv_width() * shape.num_layers * config.rworkers.block_tokens;  // K, V; f16
-  const auto check_memory = [&](const std::string& key, int64_t kv_memory) {
-    if (kv_memory >= block_bytes) return OkStatus();
-    return InvalidArgument(key + ": found " + FormatSize(kv_memory) + "; expected at least one block of " +
+  const auto check_memory = [&](const std::string& key, const MemoryAmount& kv_memory) {
+    // How much a share comes to, the R-worker learns when it starts, and says at the handshake.
+    if (kv_memory.percent > 0 || kv_memory.bytes >= block_bytes) return OkStatus();
+    return InvalidArgument(key + ": found " + FormatSize(kv_memory.bytes) + "; expected at least one block of " +
                            std::to_string(config.rworkers.block_tokens) + " tokens in all layers, " +
                            std::to_string(block_bytes) + " bytes for this model");
   };
+  FD_RETURN_IF_ERROR(CheckShares(config.rworkers));
   if (config.rworkers.count > 0) return check_memory("rworkers.kv_memory", config.rworkers.kv_memory);
   const HostPort listen = *ParseTcpUrl(config.sworker.listen);
   for (size_t i = 0; i < config.rworkers.hosts.size(); ++i) {

@@ -32,21 +32,31 @@ struct SWorkerOptions {
   friend bool operator==(const SWorkerOptions&, const SWorkerOptions&) = default;
 };
 
+// An amount of memory: bytes, or a share of what its host has free when it is taken, which
+// only that host can tell. One of the two is 0.
+struct MemoryAmount {
+  int64_t bytes = 0;
+  int percent = 0;
+  friend bool operator==(const MemoryAmount&, const MemoryAmount&) = default;
+};
+// The rest is for the process itself, its message buffers and the system.
+inline constexpr int kMaxMemoryPercent = 95;
+
 struct RWorkerHost {
-  std::string address;    // HOST:PORT that the S-worker dials
-  std::string listen;     // HOST:PORT that the R-worker binds; after parsing the address where none was given
-  std::string ssh;        // [user@]host that the launch script reaches it by; empty: a local process
-  std::string bin;        // absolute folder of the programs there; empty: the same as here
-  int threads = 0;        // 0: auto, the CPUs that the process may use
-  int64_t kv_memory = 0;  // bytes
+  std::string address;  // HOST:PORT that the S-worker dials
+  std::string listen;   // HOST:PORT that the R-worker binds; after parsing the address where none was given
+  std::string ssh;      // [user@]host that the launch script reaches it by; empty: a local process
+  std::string bin;      // absolute folder of the programs there; empty: the same as here
+  int threads = 0;      // 0: auto, the CPUs that the process may use
+  MemoryAmount kv_memory;
   friend bool operator==(const RWorkerHost&, const RWorkerHost&) = default;
 };
 
 struct RWorkersOptions {
   int count = 0;  // this many on this host; or
   std::vector<RWorkerHost> hosts;
-  int threads = 0;                       // default of a host's threads; 0: auto
-  int64_t kv_memory = int64_t{1} << 30;  // bytes, default of a host's
+  int threads = 0;                                    // default of a host's threads; 0: auto
+  MemoryAmount kv_memory{.bytes = int64_t{1} << 30};  // default of a host's
   int block_tokens = 32;
   std::string kv_dtype = "f16";  // only f16 in this build
   friend bool operator==(const RWorkersOptions&, const RWorkersOptions&) = default;
@@ -105,6 +115,10 @@ int SWorkerThreads(const Config& config);
 Result<int64_t> ParseSize(const std::string& text);
 // The shortest exact way: 8589934592 -> "8GiB", 1000 -> "1000".
 std::string FormatSize(int64_t bytes);
+
+// A size, or "80%" of the free memory. kInvalidArgument otherwise, and out of 1 % to kMaxMemoryPercent.
+Result<MemoryAmount> ParseMemoryAmount(const std::string& text);
+std::string FormatMemoryAmount(const MemoryAmount& amount);
 
 // The names that a config uses: "auto", "f32", "f16", "bf16".
 std::string DTypeName(DType dtype);

@@ -19,7 +19,7 @@ Json HostsToJson(const std::vector<RWorkerHost>& hosts) {
     if (!host.ssh.empty()) object["ssh"] = host.ssh;
     if (!host.bin.empty()) object["bin"] = host.bin;
     object["threads"] = AutoOr(host.threads);
-    object["kv_memory"] = FormatSize(host.kv_memory);
+    object["kv_memory"] = FormatMemoryAmount(host.kv_memory);
     list.push_back(std::move(object));
   }
   return list;
@@ -29,7 +29,7 @@ Json RWorkersToJson(const RWorkersOptions& rworkers) {
   Json object = Json::object();
   if (rworkers.count > 0) object["count"] = rworkers.count;
   object["threads"] = AutoOr(rworkers.threads);
-  object["kv_memory"] = FormatSize(rworkers.kv_memory);
+  object["kv_memory"] = FormatMemoryAmount(rworkers.kv_memory);
   object["block_tokens"] = rworkers.block_tokens;
   object["kv_dtype"] = rworkers.kv_dtype;
   if (rworkers.count == 0) object["hosts"] = HostsToJson(rworkers.hosts);

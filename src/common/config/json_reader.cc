@@ -4,8 +4,6 @@
 #include <cmath>
 #include <sstream>
 
-#include "common/config/config.h"
-
 namespace fastdecode {
 namespace {
 
@@ -112,17 +110,19 @@ void ObjectReader::Text(const std::string& key, std::string* out) {
   *out = value->get<std::string>();
 }
 
-void ObjectReader::Size(const std::string& key, int64_t min, int64_t max, int64_t* out) {
+void ObjectReader::Memory(const std::string& key, int64_t min, int64_t max, MemoryAmount* out) {
   const json* value = Find(key);
   if (value == nullptr) return;
-  const Result<int64_t> bytes = value->is_string()            ? ParseSize(value->get<std::string>())
-                                : value->is_number_unsigned() ? ParseSize(std::to_string(value->get<uint64_t>()))
-                                                              : Result<int64_t>(InvalidArgument("no size"));
-  if (!bytes.ok() || *bytes < min || *bytes > max) {
-    return Expected(
-        key, "a number of bytes or a string such as \"8GiB\", from " + FormatSize(min) + " to " + FormatSize(max));
+  const Result<MemoryAmount> amount = value->is_string() ? ParseMemoryAmount(value->get<std::string>())
+                                      : value->is_number_unsigned()
+                                          ? ParseMemoryAmount(std::to_string(value->get<uint64_t>()))
+                                          : Result<MemoryAmount>(InvalidArgument("no size"));
+  if (!amount.ok() || (amount->percent == 0 && (amount->bytes < min || amount->bytes > max))) {
+    return Expected(key, "a number of bytes or a string such as \"8GiB\", from " + FormatSize(min) + " to " +
+                             FormatSize(max) + ", or a share of the free memory from \"1%\" to \"" +
+                             std::to_string(kMaxMemoryPercent) + "%\"");
   }
-  *out = *bytes;
+  *out = *amount;
 }
 
 void ObjectReader::Choice(const std::string& key, const std::vector<std::string>& allowed,

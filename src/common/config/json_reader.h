@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/config/config.h"
 
 namespace fastdecode {
 
@@ -46,8 +47,8 @@ class ObjectReader {
   void Number(const std::string& key, double min, double max, double* out);
   void Bool(const std::string& key, bool* out);
   void Text(const std::string& key, std::string* out);  // not empty
-  // A number of bytes or a string such as "8GiB".
-  void Size(const std::string& key, int64_t min, int64_t max, int64_t* out);
+  // A number of bytes or a string such as "8GiB" or, of the free memory, "80%".
+  void Memory(const std::string& key, int64_t min, int64_t max, MemoryAmount* out);
   // One of `allowed`; one of `known_elsewhere` is refused by name.
   void Choice(const std::string& key, const std::vector<std::string>& allowed,
               const std::vector<std::string>& known_elsewhere, std::string* out);

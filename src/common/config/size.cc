@@ -40,6 +40,25 @@ Result<int64_t> ParseSize(const std::string& text) {
   return malformed;
 }
 
+Result<MemoryAmount> ParseMemoryAmount(const std::string& text) {
+  if (!text.ends_with('%')) {
+    Result<int64_t> bytes = ParseSize(text);
+    if (bytes.ok()) return MemoryAmount{.bytes = *bytes};
+    return InvalidArgument(bytes.status().message() + ", or a share of the free memory, such as 80%");
+  }
+  MemoryAmount amount;
+  const char* const end = text.data() + text.size() - 1;
+  const auto [rest, error] = std::from_chars(text.data(), end, amount.percent);
+  if (error == std::errc() && rest == end && amount.percent >= 1 && amount.percent <= kMaxMemoryPercent) return amount;
+  return InvalidArgument("\"" + text.substr(0, 80) +
+                         "\" is no share of the free memory; expected a whole number from 1% to " +
+                         std::to_string(kMaxMemoryPercent) + "% (the process and the system need the rest)");
+}
+
+std::string FormatMemoryAmount(const MemoryAmount& amount) {
+  return amount.percent > 0 ? std::to_string(amount.percent) + "%" : FormatSize(amount.bytes);
+}
+
 std::string FormatSize(int64_t bytes) {
   for (const Unit& unit : kUnits) {
     if (unit.bytes > 1 && bytes >= unit.bytes && bytes % unit.bytes == 0) {

@@ -153,10 +153,14 @@ int RWorkerProcess::CountLog(const std::string& text) const {
   return count;
 }
 
-ProgramEnd RunRWorker(const std::vector<std::string>& flags) {
+ProgramEnd RunRWorker(const std::vector<std::string>& flags, int signal, milliseconds after) {
   TempFolder folder;
   Fd out(open(folder.File("out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   int pid = Spawn(flags, out.get(), out.get());
+  if (signal != 0) {
+    std::this_thread::sleep_for(after);
+    kill(pid, signal);
+  }
   int status = 0;
   CHECK_EQ(waitpid(pid, &status, 0), pid);
   return {ExitStatus(status), ReadFile(folder.File("out"))};

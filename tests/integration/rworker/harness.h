@@ -61,7 +61,8 @@ struct ProgramEnd {
   int status = 0;
   std::string output;  // stdout and stderr
 };
-ProgramEnd RunRWorker(const std::vector<std::string>& flags);
+// With `signal`, that is sent to it after `after`.
+ProgramEnd RunRWorker(const std::vector<std::string>& flags, int signal = 0, std::chrono::milliseconds after = {});
 
 // The pool, and what it said.
 class PoolHarness {

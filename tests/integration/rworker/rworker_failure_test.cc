@@ -139,6 +139,44 @@ TEST(RWorkerFailure, TheLogHasNoLineAMessage) {
   EXPECT_EQ(rworker.log(), before);
 }
 
+TEST(RWorkerProgram, TermEndsAStartThatTakesLong) {
+  TempFolder folder;
+  std::string secret = folder.File("secret");
+  std::ofstream(secret) << std::string(64, 's');
+  std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
+  auto begin = steady_clock::now();
+  // Half of this host's memory is seconds of touching; nearly none of it is taken.
+  ProgramEnd end = RunRWorker({"--secret_file=" + secret, "--listen=127.0.0.1:0", "--threads=1", "--kv_memory=50%"},
+                              SIGTERM, milliseconds(200));
+  EXPECT_EQ(end.status, 0) << end.output;
+  EXPECT_THAT(end.output, HasSubstr("50 % of the"));
+  EXPECT_THAT(end.output, HasSubstr("shutting down"));
+  EXPECT_LT(steady_clock::now() - begin, milliseconds(3000));
+}
+
+TEST(RWorkerProgram, TakesAShareOfTheFreeMemory) {
+  RWorkerProcess rworker({"--kv_memory=1%"});
+  PoolHarness pool({rworker.address()});
+  PoolHarness::Joined joined = pool.WaitJoined();
+  EXPECT_GT(joined.grant.kv_memory, 1 << 20);
+  EXPECT_THAT(rworker.ready_line(), HasSubstr("kv_memory=" + std::to_string(joined.grant.kv_memory)));
+  ExpectWorks(joined);
+}
+
+TEST(RWorkerProgram, TheSelfTestReportsEveryFindingAndEndsWithZero) {
+  ProgramEnd end = RunRWorker({"--self-test", "--self_test_shapes=16x16x128", "--self_test_seconds=30"});
+  EXPECT_EQ(end.status, 0) << end.output;
+  for (const char* what : {"CPU ", "clock ", "memory ", "NUMA ", "huge pages ", "agrees with the reference", "barrier ",
+                           "read ", "attention   16x16x128: ", "self-test: fine\n"}) {
+    EXPECT_THAT(end.output, HasSubstr(what));
+  }
+  ProgramEnd slow = RunRWorker({"--self-test", "--kernel=f16_reference", "--self_test_seconds=0.001", "--threads=1"});
+  EXPECT_EQ(slow.status, 0) << slow.output;
+  EXPECT_THAT(slow.output, HasSubstr("f16_reference"));
+  EXPECT_THAT(slow.output, HasSubstr("read        not measured: no time left"));
+  EXPECT_THAT(slow.output, HasSubstr("64x8x128: not measured: no time left"));
+}
+
 TEST(RWorkerProgram, UsageErrorsAndStartFailuresHaveTheirStatus) {
   TempFolder folder;
   std::string secret = folder.File("secret");
@@ -163,10 +201,17 @@ TEST(RWorkerProgram, UsageErrorsAndStartFailuresHaveTheirStatus) {
       {{with_secret, "--transport=shm"}, 2, "--transport shm is not in this build"},
       {{with_secret, "--transport=pigeon"}, 2, "expected auto or tcp"},
       {{with_secret, "--kv_memory=lots"}, 2, "lots"},
+      {{with_secret, "--kv_memory=96%"}, 2, "from 1% to 95%"},
       {{with_secret, "--listen=nowhere"}, 2, "HOST:PORT"},
       {{with_secret, "--kernel=f99"}, 2, "f99"},
+      {{with_secret, "--numa_node=99"}, 2, "there is no NUMA node 99 on this machine"},
+      {{with_secret, "--numa_node=-2"}, 2, "--numa_node"},
+      {{"--self_test", "--kernel=f99"}, 2, "f99"},
+      {{"--self_test", "--numa_node=99"}, 2, "there is no NUMA node 99"},
+      {{"--self_test", "--self_test_shapes=32x5x128"}, 2, "32x5x128"},
+      {{"--self_test", "--self_test_seconds=0"}, 2, "--self_test_seconds"},
       {{with_secret, "--listen=" + taken.address()}, 3, "the port is in use"},
-      {{with_secret, "--listen=127.0.0.1:0", "--kv_memory=1000000GiB"}, 3, "fastdecode-rworker: "},
+      {{with_secret, "--listen=127.0.0.1:0", "--kv_memory=1000000GiB"}, 3, "lower kv_memory"},
   };
   for (const Case& c : cases) {
     ProgramEnd end = RunRWorker(c.flags);

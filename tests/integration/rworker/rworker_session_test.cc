@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "rworker/host_limits.h"
 #include "rworker/server.h"
 #include "tests/integration/rworker/harness.h"
 #include "tests/integration/rworker/session_client.h"
@@ -21,7 +22,7 @@ class RWorkerSession : public testing::Test {
     rworker::ServerOptions options;
     options.listen = "127.0.0.1:0";
     options.secret = TestSecret();
-    options.kv_memory = 16 << 20;
+    options.kv_memory.bytes = 16 << 20;
     options.threads = 2;
     options.pin = false;
     options.prefault = false;
@@ -63,6 +64,27 @@ TEST_F(RWorkerSession, RowsAgreeWithAttentionInDoublePrecision) {
     client.EndStep(0);
     client.EndStep(1);
   }
+}
+
+// Pretended: both nodes have all CPUs of this process.
+TEST(RWorkerOverTwoNodes, ServesAsOneDoes) {
+  rworker::ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.secret = TestSecret();
+  options.kv_memory.bytes = 8 << 20;
+  options.threads = 2;
+  for (int i = 0; i < 2; ++i) options.topology.nodes.push_back({rworker::kAnyNode, rworker::AllowedCpus(), -1});
+  auto server = rworker::RWorkerServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  PoolHarness pool({(*server)->address()});
+  PoolHarness::Joined joined = pool.WaitJoined();
+  EXPECT_EQ(joined.grant.kv_memory, 8 << 20);
+  SessionClient client(joined.endpoint.get(), SmallSession().shape);
+  for (uint64_t sequence : {11U, 12U, 13U, 14U}) client.Prefill(sequence, static_cast<uint32_t>(sequence * 5));
+  for (int i = 0; i < 10; ++i) ASSERT_LT(client.Step(0, {13, 11, 14, 12}), kTolerance);
+  RWorkerStats stats = pool.FreshStats();
+  EXPECT_EQ(stats.total_blocks, joined.grant.kv_blocks);
+  EXPECT_EQ(stats.total_blocks - stats.free_blocks, 5 + 5 + 5 + 5) << "blocks of 16 tokens";
 }
 
 TEST_F(RWorkerSession, HeartbeatsCarryWhatIsThere) {
@@ -210,7 +232,7 @@ TEST_F(RWorkerSession, TwoRWorkersAndOneThatIsNotThere) {
   rworker::ServerOptions options;
   options.listen = "127.0.0.1:0";
   options.secret = TestSecret();
-  options.kv_memory = 8 << 20;
+  options.kv_memory.bytes = 8 << 20;
   options.threads = 1;
   auto other = rworker::RWorkerServer::Start(options);
   ASSERT_TRUE(other.ok()) << other.status().ToString();

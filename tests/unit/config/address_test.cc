@@ -46,6 +46,19 @@ TEST(Size, RefusesWhatIsNone) {
   for (const char* text : {"", "GiB", "-1", "-1GiB", "1.5GiB", "8GB", "8G", "8gib", "0x10", "8GiB ", "1e9",
                            "9223372036854775808", "8388608TiB", "99999999999999999999"}) {
     EXPECT_FALSE(ParseSize(text).ok()) << text;
+    EXPECT_FALSE(ParseMemoryAmount(text).ok()) << text;
+  }
+}
+
+TEST(MemoryAmount, IsASizeOrAShareOfTheFreeMemory) {
+  EXPECT_EQ(*ParseMemoryAmount("512 MiB"), MemoryAmount{.bytes = 536870912});
+  EXPECT_EQ(*ParseMemoryAmount("80%"), MemoryAmount{.percent = 80});
+  EXPECT_EQ(*ParseMemoryAmount("1%"), MemoryAmount{.percent = 1});
+  EXPECT_EQ(*ParseMemoryAmount("95%"), MemoryAmount{.percent = 95});
+  EXPECT_EQ(FormatMemoryAmount({.percent = 80}), "80%");
+  EXPECT_EQ(FormatMemoryAmount({.bytes = 3072}), "3KiB");
+  for (const char* text : {"%", "0%", "96%", "100%", "-5%", "8.5%", "80 %", "80%%", "80%GiB", "99999999999%"}) {
+    EXPECT_FALSE(ParseMemoryAmount(text).ok()) << text;
   }
 }
 

@@ -70,7 +70,8 @@ TEST_F(ConfigTest, ReadsEveryKey) {
     "rworkers": {
       "threads": 3, "kv_memory": "8GiB", "block_tokens": 16, "kv_dtype": "f16",
       "hosts": [ { "address": "cpu01:7200", "ssh": "user@cpu01", "threads": 32, "kv_memory": "200GiB" },
-                 { "address": "[::1]:7201", "listen": "[::]:7201", "bin": "/opt/fastdecode/bin" } ] },
+                 { "address": "[::1]:7201", "listen": "[::]:7201", "bin": "/opt/fastdecode/bin",
+                   "kv_memory": "80%" } ] },
     "pipeline": { "mini_batches": 3, "max_batch": 1024, "prefill_tokens_per_step": 512 },
     "load_control": { "enabled": false, "workload_limit": 65536, "interval_steps": 4 },
     "transport": { "kind": "tcp", "secret_file": "/etc/fastdecode/secret", "heartbeat_ms": 100, "peer_timeout_ms": 700 }
@@ -82,9 +83,9 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config->max_context, 1000);
   EXPECT_EQ(config->sworker, (SWorkerOptions{"cuda:1", 8, "tcp://[::1]:7111", false}));
   const int64_t gib = int64_t{1} << 30;
-  const RWorkerHost first = {"cpu01:7200", "cpu01:7200", "user@cpu01", "", 32, 200 * gib};
-  const RWorkerHost second = {"[::1]:7201", "[::]:7201", "", "/opt/fastdecode/bin", 3, 8 * gib};
-  EXPECT_EQ(config->rworkers, (RWorkersOptions{0, {first, second}, 3, 8 * gib, 16, "f16"}));
+  const RWorkerHost first = {"cpu01:7200", "cpu01:7200", "user@cpu01", "", 32, {.bytes = 200 * gib}};
+  const RWorkerHost second = {"[::1]:7201", "[::]:7201", "", "/opt/fastdecode/bin", 3, {.percent = 80}};
+  EXPECT_EQ(config->rworkers, (RWorkersOptions{0, {first, second}, 3, {.bytes = 8 * gib}, 16, "f16"}));
   EXPECT_EQ(config->pipeline, (PipelineOptions{3, 1024, 512}));
   EXPECT_EQ(config->load_control, (LoadControlOptions{false, 65536, 4}));
   EXPECT_EQ(config->transport, (TransportOptions{"tcp", "/etc/fastdecode/secret", 100, 700}));
@@ -110,7 +111,8 @@ TEST_F(ConfigTest, EffectiveConfigIsTheSameConfig) {
   ExpectRoundTrip(*LoadWith({}), elsewhere);
   ExpectRoundTrip(*LoadWith({{"/rworkers/count", nullptr},
                              {"/rworkers/hosts", json::array({{{"address", "a:1"}, {"ssh", "u@a"}, {"bin", "/b"}},
-                                                              {{"address", "b:1"}, {"kv_memory", 1073741825}}})},
+                                                              {{"address", "b:1"}, {"kv_memory", 1073741825}},
+                                                              {{"address", "c:1"}, {"kv_memory", "7%"}}})},
                              {"/model/seed", UINT64_MAX},
                              {"/sworker/threads", 5}}),
                   elsewhere);
@@ -203,6 +205,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"/rworkers/count", "true", "rworkers.count: found true"},
         BadValue{"/rworkers/kv_memory", "\"8GB\"", "rworkers.kv_memory: found \"8GB\""},
         BadValue{"/rworkers/kv_memory", "1.5", "rworkers.kv_memory: found 1.5"},
+        BadValue{"/rworkers/kv_memory", "\"0%\"", "rworkers.kv_memory: found \"0%\""},
+        BadValue{"/rworkers/kv_memory", "\"96%\"", "or a share of the free memory from \"1%\" to \"95%\""},
+        BadValue{"/rworkers/kv_memory", "\"80 %\"", "rworkers.kv_memory: found \"80 %\""},
+        BadValue{"/rworkers/kv_memory", "\"60%\"",
+                 "kv_memory of the R-workers of this host is 120% of its free memory in all; expected at most 95%"},
         BadValue{"/rworkers/kv_memory", "\"1MiB\"",
                  "expected at least one block of 32 tokens in all layers, 16777216 b"},
         BadValue{"/rworkers/block_tokens", "24", "block_tokens: found 24; expected a power of two"},
@@ -241,6 +248,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"", R"([{"address": "a:1", "ssh": "-oProxyCommand=x"}])", "rworkers.hosts[0].ssh"},
         BadValue{"", R"([{"address": "a:1", "bin": "build/bin"}])", "rworkers.hosts[0].bin"},
         BadValue{"", R"([{"address": "a:1", "listen": "a:0"}])", "rworkers.hosts[0].listen"},
+        BadValue{"", R"([{"address": "a:1", "ssh": "m", "kv_memory": "50%"}, {"address": "b:1", "kv_memory": "80%"},
+                         {"address": "a:2", "ssh": "m", "kv_memory": "46%"}])",
+                 "reached by ssh m is 96% of its free memory"},
         BadValue{"", R"([{"address": "a:1", "kv_memory": "1MiB"}])", "rworkers.hosts[0].kv_memory: found 1MiB"}));
 
 TEST_F(ConfigTest, BrokenJsonIsLocated) {

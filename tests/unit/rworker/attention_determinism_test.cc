@@ -37,11 +37,11 @@ class Determinism : public testing::TestWithParam<AttentionShape> {
   }
 };
 
-TEST_P(Determinism, ThreadsBatchesAndBlockOrdersDoNotShow) {
+TEST_P(Determinism, ThreadsNodesBatchesAndBlockOrdersDoNotShow) {
   const StepOutput alone = Alone();
   std::mt19937_64 random(3);
-  for (int threads = 1; threads <= 4; ++threads) {
-    TestService service(GetParam(), kSmallLimits, threads);
+  for (const auto& [threads, nodes] : {std::pair(1, 1), {2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}, {3, 2}, {2, 3}}) {
+    TestService service(GetParam(), kSmallLimits, threads, 512, nodes);
     std::vector<uint64_t> order;
     for (const auto& [sequence, tokens] : kSequences) order.push_back(sequence);
     std::shuffle(order.begin(), order.end(), random);
@@ -54,14 +54,15 @@ TEST_P(Determinism, ThreadsBatchesAndBlockOrdersDoNotShow) {
       }
     }
     for (uint64_t s = 101; s <= 110; ++s) ASSERT_TRUE(service->Free(s).ok());
-    EXPECT_EQ(RunStep(*service.service, 0, 0, Rows(order)), alone) << threads << " threads, one batch";
+    EXPECT_EQ(RunStep(*service.service, 0, 0, Rows(order)), alone)
+        << threads << " threads, one batch, nodes: " << nodes;
     // A replay in parts, in the other mini-batch.
     const size_t half = order.size() / 2;
     StepOutput parts =
         RunStep(*service.service, 1, 0, Rows({order.begin(), order.begin() + static_cast<std::ptrdiff_t>(half)}));
     parts.merge(
         RunStep(*service.service, 1, 1, Rows({order.begin() + static_cast<std::ptrdiff_t>(half), order.end()})));
-    EXPECT_EQ(parts, alone) << threads << " threads, two batches";
+    EXPECT_EQ(parts, alone) << threads << " threads, two batches, nodes: " << nodes;
   }
 }
 

@@ -19,6 +19,29 @@ TEST(BlockAllocator, HandsOutEveryBlockOnceAndThenNone) {
   EXPECT_EQ(allocator.Allocate(), 3u);
 }
 
+TEST(BlockAllocator, GivesFromTheArenaWhileItHasAnyAndThenFromTheEmptiest) {
+  BlockAllocator allocator(9, 3);
+  ASSERT_EQ(allocator.num_arenas(), 3);
+  EXPECT_EQ(allocator.Emptiest(), 0);
+  EXPECT_EQ(allocator.Allocate(1), 3u);
+  EXPECT_EQ(allocator.Allocate(1), 4u);
+  EXPECT_EQ(allocator.Allocate(2), 6u);
+  EXPECT_EQ(allocator.Emptiest(), 0);
+  EXPECT_EQ(allocator.Allocate(1), 5u);
+  EXPECT_EQ(allocator.ArenaOf(5), 1);
+  EXPECT_EQ(allocator.Allocate(1), 0u) << "arena 0 has three";
+  EXPECT_EQ(allocator.Allocate(1), 1u) << "two, as arena 2, which comes later";
+  EXPECT_EQ(allocator.Emptiest(), 2);
+  allocator.Free(4);
+  allocator.Free(0);
+  EXPECT_EQ(allocator.num_free(), 5u);
+  EXPECT_EQ(allocator.Allocate(1), 4u);
+  std::set<uint32_t> rest;
+  for (int i = 0; i < 4; ++i) rest.insert(allocator.Allocate(0));
+  EXPECT_EQ(rest, (std::set<uint32_t>{0, 2, 7, 8}));
+  EXPECT_EQ(allocator.Allocate(0), kNoBlock);
+}
+
 TEST(BlockAllocatorDeathTest, GivingBackWhatIsNotInUseTerminates) {
   BlockAllocator allocator(2);
   const uint32_t block = allocator.Allocate();

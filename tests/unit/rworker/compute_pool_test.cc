@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "fake_nodes.h"
 #include "rworker/host_limits.h"
 
 namespace fastdecode::rworker {
@@ -40,6 +41,30 @@ TEST(ComputePool, PinsToTheMaskAndGivesTheCallersMaskBack) {
     Visits visits{{}, std::vector<std::vector<int>>(static_cast<size_t>(threads))};
     pool.Run([](void* v, int t) { static_cast<Visits*>(v)->cpus[static_cast<size_t>(t)] = AllowedCpus(); }, &visits);
     for (size_t t = 0; t < visits.cpus.size(); ++t) EXPECT_EQ(visits.cpus[t], std::vector<int>{before[t]});
+  }
+  EXPECT_EQ(AllowedCpus(), before);
+}
+
+TEST(ComputePool, SpreadsItsThreadsOverTheNodes) {
+  ComputePool pool(5, FakeNodes(2), /*pin=*/false);
+  EXPECT_FALSE(pool.pinned());
+  for (int t = 0; t < 5; ++t) EXPECT_EQ(pool.node(t), pool.node(t % 2)) << t;
+  EXPECT_NE(pool.node(0), pool.node(1));
+  EXPECT_EQ(ComputePool(3, false).node(2), 0);
+}
+
+// More threads than CPUs are not pinned, but kept on their nodes.
+TEST(ComputePool, ThreadsStayOnTheirNode) {
+  const std::vector<int> before = AllowedCpus();
+  const std::vector<int> last = {before.back()};
+  const CpuTopology topology{{{kAnyNode, {before.front()}, -1}, {kAnyNode, last, -1}}};
+  {
+    ComputePool pool(5, topology);
+    Visits visits{{}, std::vector<std::vector<int>>(5)};
+    pool.Run([](void* v, int t) { static_cast<Visits*>(v)->cpus[static_cast<size_t>(t)] = AllowedCpus(); }, &visits);
+    for (int t = 0; t < 5; ++t) {
+      EXPECT_EQ(visits.cpus[static_cast<size_t>(t)], topology.nodes[static_cast<size_t>(pool.node(t))].cpus);
+    }
   }
   EXPECT_EQ(AllowedCpus(), before);
 }

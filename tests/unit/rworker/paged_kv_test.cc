@@ -84,6 +84,58 @@ TEST(PagedKv, SlotsRunOutAndANewSequenceStartsEmpty) {
   EXPECT_EQ(cache.kv.layer_tokens(slot, 2), 0);
 }
 
+// One part a NUMA node: blocks of all layers lie within the part of their arena.
+TEST(PagedKv, ASequencesBlocksLieInOnePartWhileThereAreAny) {
+  const int64_t part = 6 * kGeometry.block_bytes() + 300;  // no whole number of blocks
+  const int64_t blocks = PagedKv::BlocksIn(2 * part, kGeometry, 2);
+  EXPECT_EQ(blocks, 12);
+  std::vector<uint16_t> storage(static_cast<size_t>(part));  // 2 parts of part / 2 elements
+  PagedKv kv(kGeometry, storage.data(), 2 * part, 2);
+  ASSERT_EQ(kv.num_arenas(), 2);
+  EXPECT_EQ(kv.stats().total_blocks, 12);
+  const auto part_of = [&](int32_t slot, int index, int layer) {
+    const uint16_t* const begin = kv.layer_blocks(layer) + kv.block_table(slot)[index] * kGeometry.block_elements();
+    const int64_t first = (begin - storage.data()) * 2;
+    const int64_t last = first + kGeometry.block_elements() * 2 - 1;
+    EXPECT_GE(first, 0);
+    EXPECT_LT(last, 2 * part);
+    EXPECT_EQ(first / part, last / part);
+    return first / part;
+  };
+  const int32_t a = kv.Add(1);
+  ASSERT_TRUE(kv.Reserve(a, 17));
+  const int32_t b = kv.Add(2);
+  ASSERT_TRUE(kv.Reserve(b, 20));
+  EXPECT_NE(kv.home(a), kv.home(b));
+  for (int layer = 0; layer < 3; ++layer) {
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(part_of(a, i, layer), kv.home(a));
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(part_of(b, i, layer), kv.home(b));
+  }
+  // One block is left in each part: a third sequence spills.
+  const int32_t c = kv.Add(3);
+  ASSERT_TRUE(kv.Reserve(c, 8));
+  EXPECT_NE(part_of(c, 0, 0), part_of(c, 1, 0));
+  EXPECT_EQ(kv.stats().free_blocks, 0);
+  std::set<uint32_t> ids(kv.block_table(a), kv.block_table(a) + 5);
+  ids.insert(kv.block_table(b), kv.block_table(b) + 5);
+  ids.insert(kv.block_table(c), kv.block_table(c) + 2);
+  EXPECT_EQ(ids.size(), 12u);
+  kv.Remove(b);
+  kv.Remove(c);
+  kv.Remove(a);
+  EXPECT_EQ(kv.stats().free_blocks, 12);
+}
+
+// Their ids would need more than 32 bits with a gap between the parts.
+TEST(PagedKv, BlocksOfTinyModelsAreNotSplit) {
+  constexpr KvGeometry kTiny{.shape = {.num_layers = 1, .num_heads = 1, .num_kv_heads = 1, .head_dim = 8},
+                             .block_tokens = 1,
+                             .max_context = 1,
+                             .max_sequences = 1};
+  EXPECT_EQ(PagedKv::BlocksIn(int64_t{1} << 40, kTiny, 2), kNoBlock);
+  EXPECT_EQ(PagedKv::BlocksIn(int64_t{1} << 30, kTiny, 2), (int64_t{1} << 30) / 32);
+}
+
 // 2^31 elements and more in one pool: offsets that need 64 bits. Untouched pages cost nothing.
 TEST(PagedKv, OffsetsReachPast32Bits) {
   constexpr KvGeometry kLarge{.shape = {.num_layers = 4, .num_heads = 8, .num_kv_heads = 8, .head_dim = 128},

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "fake_nodes.h"
 #include "kernels/f16.h"
 #include "rworker/attention_service.h"
 
@@ -20,12 +21,17 @@ inline constexpr SessionLimits kSmallLimits{
     .block_tokens = 32, .max_context = 2048, .max_sequences = 16, .max_rows = 16, .max_mini_batches = 2};
 
 struct TestService {
-  TestService(const AttentionShape& shape, const SessionLimits& limits, int threads = 1, int64_t blocks = 512)
-      : pool(threads, /*pin=*/false) {
+  // `nodes`: pretended NUMA nodes, over which threads and blocks are spread.
+  TestService(const AttentionShape& shape, const SessionLimits& limits, int threads = 1, int64_t blocks = 512,
+              int nodes = 1)
+      : pool(threads, FakeNodes(nodes), /*pin=*/false) {
     auto kernel = kernels::ChooseAttentionKernel("auto", kernels::DetectCpuFeatures()).kernel;
     const kernels::KvCodec codec = kernels::CodecOf(*kernel, kernels::KvFormat::kF16, kernels::KvFormat::kF16);
     const KvGeometry geometry{shape, limits.block_tokens, limits.max_context, limits.max_sequences, codec};
-    auto mapped = PoolMemory::Map(blocks * geometry.block_bytes(), 0);
+    PoolOptions options;
+    options.bytes = blocks * geometry.block_bytes();
+    options.topology = FakeNodes(nodes);
+    auto mapped = PoolMemory::Map(options);
     EXPECT_TRUE(mapped.ok());
     memory = std::move(*mapped);
     auto created = AttentionService::Create(shape, limits, &memory, kernel, codec, &pool);

@@ -9,6 +9,8 @@
 
 #include "common/base/model_shape.h"
 #include "common/base/status.h"
+#include "rworker/cpu_topology.h"
+#include "rworker/read_bandwidth.h"
 
 namespace fastdecode::bench {
 
@@ -22,6 +24,8 @@ struct BenchCase {
   int block_tokens = 32;
   int passes = 5;
   std::string kernel = "auto";
+  rworker::CpuTopology topology{};    // without nodes: this machine's
+  rworker::ReadMethod read_method{};  // the fastest, where it is known; without a kernel it is found first
 };
 
 struct BenchResult {

@@ -1,4 +1,4 @@
-#include "bench_case.h"
+#include "rworker/self_test/bench_case.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "kernels/f16.h"
 #include "rworker/attention_service.h"
+#include "rworker/cpu_topology.h"
 #include "rworker/host_limits.h"
 #include "rworker/read_bandwidth.h"
 
@@ -92,11 +93,14 @@ Result<BenchResult> RunBench(const BenchCase& c) {
                                       .max_mini_batches = 1};
   const kernels::KvCodec codec = kernels::CodecOf(*choice.kernel, kernels::KvFormat::kF16, kernels::KvFormat::kF16);
   const rworker::KvGeometry geometry{shape, c.block_tokens, c.context, c.batch, codec};
-  rworker::ComputePool pool(c.threads);
-  FD_ASSIGN_OR_RETURN(
-      rworker::PoolMemory memory,
-      rworker::PoolMemory::Map(geometry.blocks_per_sequence() * geometry.block_bytes() * c.batch + (int64_t{2} << 20),
-                               rworker::AllowedThreads()));
+  rworker::PoolOptions pool_options;
+  pool_options.topology = c.topology.nodes.empty() ? rworker::ReadCpuTopology(rworker::AllowedCpus()) : c.topology;
+  pool_options.prefault_threads = rworker::AllowedThreads();
+  rworker::ComputePool pool(c.threads, pool_options.topology);
+  // A huge page and a block more on each NUMA node, so that rounding takes nothing away.
+  pool_options.bytes = geometry.blocks_per_sequence() * geometry.block_bytes() * c.batch +
+                       std::ssize(pool_options.topology.nodes) * ((int64_t{2} << 20) + geometry.block_bytes());
+  FD_ASSIGN_OR_RETURN(rworker::PoolMemory memory, rworker::PoolMemory::Map(pool_options));
   FD_ASSIGN_OR_RETURN(std::unique_ptr<AttentionService> service,
                       AttentionService::Create(shape, limits, &memory, choice.kernel, codec, &pool));
   FD_RETURN_IF_ERROR(Fill(*service, c));
@@ -105,14 +109,14 @@ Result<BenchResult> RunBench(const BenchCase& c) {
   result.layers = shape.num_layers;
   result.pass_bytes = layer_bytes * shape.num_layers;
   result.kernel = choice.kernel->name;
-  result.pages = rworker::PageKindName(memory.page_kind());
+  result.pages = memory.DescribePages();
   result.pinned = pool.pinned();
   const std::vector<uint16_t> qkv = RandomRows(c.batch * shape.qkv_width(), 3);
   std::vector<uint16_t> o(static_cast<size_t>(c.batch * shape.q_width()));
   FD_ASSIGN_OR_RETURN(int64_t warm_up_ns, Pass(*service, c, qkv, o));
   static_cast<void>(warm_up_ns);
-  rworker::ReadBandwidth probe(&pool, memory.data(), memory.bytes());
-  const rworker::ReadMethod method = probe.FindBest();
+  rworker::ReadBandwidth probe(&pool, memory.data(), memory.bytes(), memory.num_parts());
+  const rworker::ReadMethod method = c.read_method.kernel != nullptr ? c.read_method : probe.FindBest();
   result.read_method = method.ToString();
   for (int pass = 0; pass < c.passes; ++pass) {
     result.read.push_back(probe.Measure(method));
