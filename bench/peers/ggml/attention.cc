@@ -123,18 +123,19 @@ std::vector<Form> Attention::Forms() const {
   return forms;
 }
 
-void Attention::Prepare(Form form) {
+void Attention::Prepare(Form form, int64_t first, int64_t count) {
   form_ = form;
   if (nodes_ != nullptr) ggml_free(nodes_);
-  const size_t operations =
-      layers_.size() * (form == Form::kSequence ? static_cast<size_t>(case_.sequences()) : case_.groups.size());
+  const size_t operations = static_cast<size_t>(count) *
+                            (form == Form::kSequence ? static_cast<size_t>(case_.sequences()) : case_.groups.size());
   const size_t tensors = operations * 4;  // views of Q, K and V, and the output
   nodes_ = Metadata(tensors, tensors);
   graph_ = ggml_new_graph_custom(nodes_, tensors, false);
-  for (const Layer& layer : layers_) {
+  for (int64_t i = first; i < first + count; ++i) {
+    last_layer_ = static_cast<size_t>(i) % layers_.size();
     int64_t first_sequence = 0;
     for (size_t group = 0; group < case_.groups.size(); ++group) {
-      AddGroup(graph_, layer, group, first_sequence);
+      AddGroup(graph_, layers_[last_layer_], group, first_sequence);
       first_sequence += case_.groups[group].sequences;
     }
   }
@@ -183,7 +184,7 @@ const float* Attention::OutputRow(size_t group, int64_t sequence, int64_t head) 
 }
 
 std::vector<double> Attention::Expected(size_t group, int64_t sequence, int64_t head) const {
-  const Layer& layer = layers_.back();
+  const Layer& layer = layers_[last_layer_];
   const auto dim = static_cast<size_t>(case_.head_dim);
   int64_t at = sequence;
   for (size_t before = 0; before < group; ++before) at += case_.groups[before].sequences;

@@ -36,10 +36,12 @@ class Attention {
   Attention& operator=(const Attention&) = delete;
 
   std::vector<Form> Forms() const;  // that apply to the case
-  void Prepare(Form form);          // builds the graph that Compute runs
-  double Compute();                 // one pass over all layers; seconds, or below 0 if ggml failed
+  // Builds the graph that Compute runs: `count` layers from `first` on, the first one following
+  // the last.
+  void Prepare(Form form, int64_t first, int64_t count);
+  double Compute();  // seconds, or below 0 if ggml failed
 
-  // Of the last pass, for some of its rows: root mean square of the difference to attention in
+  // Of the last layer computed, for some of its rows: root mean square of the difference to attention in
   // double precision over the same K and V, relative to the latter's.
   double RelativeError() const;
 
@@ -56,6 +58,7 @@ class Attention {
   const Case case_;
   const ggml_type kv_type_;
   Form form_ = Form::kBatch;
+  size_t last_layer_ = 0;
   std::byte* memory_ = nullptr;
   size_t memory_bytes_ = 0;
   std::vector<float> q_, o_;

@@ -19,7 +19,7 @@ constexpr const char* kUsage =
     "  --batch N --context N                 sequences, cached tokens of each; or\n"
     "  --contexts 1x16384,63x128             sequences by length (an item without x is one)\n"
     "  --threads N                           pinned to the first N CPUs allowed\n"
-    "  --layers N                            of a pass; 0: enough to leave the caches\n"
+    "  --layers N                            to cycle over; 0: enough to leave the caches\n"
     "  --passes N                            that are measured\n"
     "  --kv_dtype f16|int8|int4              int8 is ggml's q8_0, int4 its q4_0\n"
     "Exit status: 0 done, 2 usage, 3 could not measure, 4 no such format.\n";

@@ -30,7 +30,7 @@ struct Case {
 // Exits with a message and status 2 where the arguments are wrong, 0 after --help.
 Case ParseCase(int argc, char** argv);
 
-// Layers of a pass: as asked for, else what touches 1 GiB and three times the largest
+// Layers to cycle over: as asked for, else what touches 1 GiB and three times the largest
 // cache, within 4 GiB. At least 1.
 int64_t LayersOf(const Case& c, int64_t layer_bytes);
 
