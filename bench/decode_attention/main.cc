@@ -4,7 +4,8 @@
 // Unit: GB/s of K and V read (10^9 bytes; Q, O and partial results are not counted).
 // Roofline: the read bandwidth of the same threads over the same memory, measured in turns
 // with the passes. A pass is one step over as many layers as it takes to touch 1 GiB and
-// three times the last-level cache; the new token's append is part of it.
+// three times the last-level cache; the new token's append is part of it. Where the probe moved
+// by more than a tenth of its median, all is measured again, at most twice.
 #include <gflags/gflags.h>
 
 #include <cstdio>
@@ -20,11 +21,20 @@ DEFINE_int32(kv_heads, 32, "KV heads; divides heads");
 DEFINE_int32(head_dim, 128, "elements of a head");
 DEFINE_int32(batch, 32, "sequences");
 DEFINE_int32(context, 1024, "cached tokens of each sequence");
+DEFINE_string(contexts, "",
+              "sequences by their cached tokens, as in 1x16384,63x128; takes the place of --batch and --context");
+DEFINE_string(kv_dtype, "f16", "format of K and V: f16, bf16, int8, int4, or keys/values as in int8/int4");
 DEFINE_int32(threads, 1, "threads; 0: as many as this process may use CPUs");
 DEFINE_int32(block_tokens, 32, "tokens of a KV block");
 DEFINE_int32(passes, 5, "measured passes");
 DEFINE_string(kernel, "auto", "attention kernel: auto, or one by name");
 DEFINE_string(json, "", "append the line to this file too");
+
+namespace {
+
+bool Given(const char* flag) { return !gflags::GetCommandLineFlagInfoOrDie(flag).is_default; }
+
+}  // namespace
 
 int main(int argc, char** argv) {
   const fastdecode::ProgramText text{"bench_decode_attention",
@@ -32,11 +42,17 @@ int main(int argc, char** argv) {
                                      "Exit status: 0 done, 2 usage, 3 could not measure."};
   if (const std::optional<int> status = fastdecode::ParseFlags(text, &argc, &argv)) return *status;
   fastdecode::InitLogging(argv[0]);
+  if (!FLAGS_contexts.empty() && (Given("batch") || Given("context"))) {
+    std::fprintf(stderr, "bench_decode_attention: --contexts takes the place of --batch and --context\n");
+    return 2;
+  }
   const fastdecode::bench::BenchCase bench_case{.heads = FLAGS_heads,
                                                 .kv_heads = FLAGS_kv_heads,
                                                 .head_dim = FLAGS_head_dim,
                                                 .batch = FLAGS_batch,
                                                 .context = FLAGS_context,
+                                                .contexts = FLAGS_contexts,
+                                                .kv_dtype = FLAGS_kv_dtype,
                                                 .threads = FLAGS_threads,
                                                 .block_tokens = FLAGS_block_tokens,
                                                 .passes = FLAGS_passes,

@@ -1,5 +1,5 @@
 // One cell of the decode attention bench: an R-worker's AttentionService filled with
-// sequences of one length, passes over all its layers in turns with passes of the
+// sequences of given lengths, passes over all its layers in turns with passes of the
 // read-bandwidth probe over the same memory.
 #pragma once
 
@@ -18,8 +18,10 @@ struct BenchCase {
   int heads = 32;
   int kv_heads = 32;
   int head_dim = 128;
-  int batch = 32;      // sequences
-  int context = 1024;  // cached tokens of each, the new one included
+  int batch = 32;        // sequences
+  int context = 1024;    // cached tokens of each, the new one included
+  std::string contexts;  // in their place sequences by length, as in "1x16384,63x128"
+  std::string kv_dtype = "f16";
   int threads = 1;
   int block_tokens = 32;
   int passes = 5;
@@ -29,19 +31,23 @@ struct BenchCase {
 };
 
 struct BenchResult {
-  int layers = 0;          // as many as one pass needs to go beyond the caches
-  int64_t pass_bytes = 0;  // of K and V
+  std::vector<int> contexts;  // of each sequence
+  int layers = 0;             // as many as one pass needs to go beyond the caches, within 4 GiB
+  int64_t pass_bytes = 0;     // of K and V
   std::string kernel;
   std::string pages;
   bool pinned = false;
   std::string read_method;
   std::vector<double> attend;  // bytes of K and V a second, by pass
   std::vector<double> read;    // bytes a second, the probe's passes between them
+  int attempts = 0;            // all is measured again, at most twice, where the probe moved
+  bool steady = false;         // by more than a tenth; still so the last time: not steady
 };
 
 Result<BenchResult> RunBench(const BenchCase& bench_case);
 
-// One JSON object, one line: name, case, unit, median, min, max, limit, ratio.
+// One JSON object, one line: name, case, unit, median, min, max, spread, tokens_per_s
+// (cached tokens attended to, over sequences and layers), limit, ratio.
 std::string ToJson(const BenchCase& bench_case, const BenchResult& result);
 
 }  // namespace fastdecode::bench

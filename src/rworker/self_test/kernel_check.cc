@@ -35,8 +35,9 @@ Result<std::vector<uint16_t>> Attend(const AttentionShape& shape, const kernels:
       .block_tokens = 32, .max_context = 1200, .max_sequences = kRows, .max_rows = kRows, .max_mini_batches = 1};
   ComputePool pool(1, /*pin=*/false);
   FD_ASSIGN_OR_RETURN(PoolMemory memory, PoolMemory::Map(int64_t{16} << 20, 0));
-  FD_ASSIGN_OR_RETURN(std::unique_ptr<AttentionService> service,
-                      AttentionService::Create(shape, limits, &memory, &kernel, kernels::CodecOf(kernel, kF16, kF16), &pool));
+  FD_ASSIGN_OR_RETURN(
+      std::unique_ptr<AttentionService> service,
+      AttentionService::Create(shape, limits, &memory, &kernel, kernels::CodecOf(kernel, kF16, kF16), &pool));
   std::vector<StepRow> rows;
   for (const int length : kLengths) {
     const auto sequence = static_cast<uint64_t>(length);

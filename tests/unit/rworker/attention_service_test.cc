@@ -138,7 +138,9 @@ TEST(AttentionService, ShapesAndLimitsAreBounded) {
   ComputePool pool(1, false);
   PoolMemory memory = *PoolMemory::Map(1 << 20, 0);
   const auto create = [&](AttentionShape shape, SessionLimits limits) {
-    return AttentionService::Create(shape, limits, &memory, kernels::AttentionKernels()[0], F16(*kernels::AttentionKernels()[0]), &pool).status();
+    return AttentionService::Create(shape, limits, &memory, kernels::AttentionKernels()[0],
+                                    F16(*kernels::AttentionKernels()[0]), &pool)
+        .status();
   };
   EXPECT_FAILS(create({2, 6, 4, 32}, kSmallLimits), StatusCode::kInvalidArgument, "no multiple of num_kv_heads");
   EXPECT_FAILS(create({2, 6, 2, 33}, kSmallLimits), StatusCode::kInvalidArgument, "no multiple of 8");
@@ -163,8 +165,8 @@ TEST(AttentionService, MemoryIsReusedByTheNextSession) {
   TestService service(kShape, kSmallLimits);
   ASSERT_TRUE(Prefill(*service.service, 1, 100).ok());
   service.service.reset();
-  auto next = AttentionService::Create(kOther, kSmallLimits, &service.memory, kernels::AttentionKernels()[0], F16(*kernels::AttentionKernels()[0]),
-                                       &service.pool);
+  auto next = AttentionService::Create(kOther, kSmallLimits, &service.memory, kernels::AttentionKernels()[0],
+                                       F16(*kernels::AttentionKernels()[0]), &service.pool);
   ASSERT_TRUE(next.ok()) << next.status().ToString();
   EXPECT_EQ((*next)->stats().sequences, 0);
   ASSERT_TRUE(Prefill(**next, 1, 40).ok());

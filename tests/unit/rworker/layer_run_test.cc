@@ -131,8 +131,7 @@ TEST(LayerRun, ThreadsTakeTheirOwnNodesRowsFirst) {
   run.Run(plan, 0, qkv.data(), o.data());
 
   ASSERT_EQ(witness.seen.size(), 40u);
-  const uint32_t second_part =
-      static_cast<uint32_t>(memory.part_bytes() / geometry.layout().block_bytes());
+  const uint32_t second_part = static_cast<uint32_t>(memory.part_bytes() / geometry.layout().block_bytes());
   std::map<const void*, std::vector<int>> arenas;  // by thread, in its order
   std::set<uint32_t> blocks;
   for (const auto& [thread, block] : witness.seen) {

@@ -74,8 +74,9 @@ TEST_F(NumaMachine, ThreadsStayOnTheirNodesAndSequencesLieWhereTheyAreComputed) 
     PoolMemory memory = *PoolMemory::Map(options);
     const AttentionShape shape{2, 4, 2, 64};
     const auto kernel = kernels::ChooseAttentionKernel("auto", kernels::DetectCpuFeatures()).kernel;
-    auto service = *AttentionService::Create(shape, kSmallLimits, &memory, kernel,
-                                            kernels::CodecOf(*kernel, kernels::KvFormat::kF16, kernels::KvFormat::kF16), &pool);
+    auto service =
+        *AttentionService::Create(shape, kSmallLimits, &memory, kernel,
+                                  kernels::CodecOf(*kernel, kernels::KvFormat::kF16, kernels::KvFormat::kF16), &pool);
     std::vector<StepRow> rows;
     for (uint64_t sequence = 0; sequence < 4; ++sequence) {
       ASSERT_TRUE(Prefill(*service, sequence, 100).ok());

@@ -1,0 +1,50 @@
+"""The cells of the comparison: what bench/peers/grid runs and bench/peers/table prints."""
+
+from dataclasses import dataclass
+
+# (query heads, KV heads, head_dim): Llama-2-7b, Llama-3-8b, Llama-3-70b, Llama-2-13b, Qwen2.5-0.5B,
+# SmolLM2-135M, Falcon-7b, and the paper's OPT-175b.
+SHAPES = ("32,32,128", "32,8,128", "64,8,128", "40,40,128", "14,2,64", "9,3,64", "71,1,64", "96,96,128")
+# Sequences x cached tokens of each; the last is a mix.
+LOADS = ("32x1024", "8x4096", "1x16384", "64x256", "1x16384,63x128")
+THREADS = (1, 2)
+KV = ("f16", "int8", "int4")
+PEERS = ("ggml", "torch", "vllm")
+
+
+@dataclass(frozen=True)
+class Cell:
+    shape: str
+    load: str
+    threads: int
+    kv: str
+
+    def options(self) -> list[str]:
+        """As our program and every driver read them."""
+        heads, kv_heads, head_dim = self.shape.split(",")
+        return [
+            f"--heads={heads}",
+            f"--kv_heads={kv_heads}",
+            f"--head_dim={head_dim}",
+            f"--contexts={self.load}",
+            f"--threads={self.threads}",
+            f"--kv_dtype={self.kv}",
+        ]
+
+    def __str__(self) -> str:
+        return f"({self.shape}) {self.load}, {self.threads} thread{'s' * (self.threads > 1)}, {self.kv}"
+
+
+def cell_of(record: dict) -> Cell:
+    return Cell(**record["cell"])
+
+
+def mean(record: dict, *path: str) -> float:
+    """Of a figure of ours, before and after the peers."""
+    values = []
+    for run in ("ours_before", "ours_after"):
+        value = record[run]
+        for key in path:
+            value = value[key]
+        values.append(value)
+    return sum(values) / len(values)
