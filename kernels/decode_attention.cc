@@ -1,7 +1,7 @@
 // The walk that all kernels share: over tiles of a sequence, over the KV heads of a piece.
 //
-// Tiles are visited in the order in which they lie in memory: all KV heads of the piece
-// over one tile of tokens before the next, so that a piece is read in long runs. While a
+// Tiles are visited in the order in which they lie in memory: block by block, in it all KV
+// heads of the piece, so that a piece is read in long runs. While a
 // tile is worked on, the lines kAheadBytes further on along that order are asked for.
 #include "kernels/decode_attention.h"
 
@@ -48,9 +48,15 @@ class Piece {
   void Run() {
     for (int32_t head = p_.kv_head_begin; head < p_.kv_head_end; ++head) Begin(head);
     if (kernel_.enter != nullptr) kernel_.enter(vectors_);
-    for (int32_t token = p_.token_begin; token < p_.token_end; token += kTileTokens) {
-      if (!MakeMasks(token)) continue;
-      for (int32_t head = p_.kv_head_begin; head < p_.kv_head_end; ++head) AttendTile(head, token);
+    for (int32_t begin = p_.token_begin; begin < p_.token_end;) {
+      const int32_t block_end = (begin / p_.layout.block_tokens + 1) * p_.layout.block_tokens;
+      const int32_t end = std::min(block_end, p_.token_end);
+      for (int32_t head = p_.kv_head_begin; head < p_.kv_head_end; ++head) {
+        for (int32_t token = begin; token < end; token += kTileTokens) {
+          if (MakeMasks(token)) AttendTile(head, token, NextTile(head, token, begin, end));
+        }
+      }
+      begin = end;
     }
     if (kernel_.leave != nullptr) kernel_.leave(vectors_);
     for (int32_t head = p_.kv_head_begin; head < p_.kv_head_end; ++head) End(head);
@@ -104,6 +110,13 @@ class Piece {
            p_.layout.TileOffset(kv_head, token - block * p_.layout.block_tokens);
   }
 
+  // The tile that is read after (kv_head, token) of tokens begin .. end - 1 of a block; null: none.
+  const std::byte* NextTile(int32_t kv_head, int32_t token, int32_t begin, int32_t end) const {
+    if (token + kTileTokens < end) return TileAt(kv_head, token + kTileTokens);
+    if (kv_head + 1 < p_.kv_head_end) return TileAt(kv_head + 1, begin);
+    return end < p_.token_end ? TileAt(p_.kv_head_begin, end) : nullptr;
+  }
+
   // The lines that follow `at` by kAheadBytes, going on at `next` after `end`.
   static Ahead AheadOf(const std::byte* at, const std::byte* end, const std::byte* next) {
     const int64_t left = end - at - kAheadBytes;
@@ -112,15 +125,13 @@ class Piece {
     return {next - left, -1, nullptr};
   }
 
-  void AttendTile(int32_t kv_head, int32_t token) const {
+  void AttendTile(int32_t kv_head, int32_t token, const std::byte* next_tile) const {
     const Head head = Of(kv_head);
     const int32_t dim = p_.layout.head_dim;
     const std::byte* const tile = TileAt(kv_head, token);
     const std::byte* const values = tile + p_.layout.key_tile_bytes;
     const std::byte* const end = tile + p_.layout.tile_bytes();
-    const std::byte* const next = kv_head + 1 < p_.kv_head_end         ? TileAt(kv_head + 1, token)
-                                  : token + kTileTokens < p_.token_end ? TileAt(p_.kv_head_begin, token + kTileTokens)
-                                                                       : end;
+    const std::byte* const next = next_tile != nullptr ? next_tile : end;
     p_.codec->keys.scores({head.packed, vectors_, dim, tile, scores_, AheadOf(tile, end, next)});
     const float cap = p_.options.soft_cap * kLog2E;
     for (int32_t r = 0; r < p_.rows; ++r) {
