@@ -51,6 +51,20 @@ static constexpr int32_t PaddedDim(int32_t head_dim) { return (head_dim + kRowAl
 // Parts of a head: kPartDims elements each, the last one what is left.
 static constexpr int32_t Parts(int32_t head_dim) { return (head_dim + kPartDims - 1) / kPartDims; }
 
+// Bytes of a tile, the same in every kernel.
+static constexpr int64_t KeyTileBytes(KvFormat format, int32_t head_dim) {
+  const int64_t elements = int64_t{head_dim} * kTileTokens;
+  if (format == KvFormat::kInt8) return elements + kTileTokens * 2;
+  if (format == KvFormat::kInt4) return elements / 2 + int64_t{Parts(head_dim)} * kTileTokens * 2;
+  return elements * 2;
+}
+static constexpr int64_t ValueTileBytes(KvFormat format, int32_t head_dim) {
+  const int64_t elements = int64_t{PaddedDim(head_dim)} * kTileTokens;
+  if (format == KvFormat::kInt8) return elements + kTileTokens * 2;
+  if (format == KvFormat::kInt4) return elements / 2 + int64_t{Parts(head_dim)} * kTileTokens * 2;
+  return elements * 2;
+}
+
 // What one block holds and where.
 struct KvLayout {
   int32_t num_kv_heads = 0;

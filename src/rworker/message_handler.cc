@@ -125,6 +125,7 @@ Status MessageHandler::QkvRows(const RecvSlot& in, const SendSlot& out) {
   answer.context_tokens = static_cast<uint64_t>(info.context_tokens);
   Add(counters_.rows, header.rows);
   Add(counters_.compute_ns, static_cast<uint64_t>(info.compute_ns));
+  PublishBeyondRange(service_.stats());
   return OkStatus();
 }
 
@@ -160,6 +161,16 @@ void MessageHandler::PublishStats() {
   set(counters_.sequences, static_cast<uint64_t>(stats.sequences));
   set(counters_.workload, workload_.now());
   set(counters_.peak_workload, workload_.peak());
+  PublishBeyondRange(stats);
+}
+
+void MessageHandler::PublishBeyondRange(const KvStats& stats) {
+  if (stats.beyond_range == 0) return;
+  if (counters_.kv_beyond_range.load(std::memory_order_relaxed) == 0) {
+    LOG(WARNING) << stats.beyond_range << " elements of K and V were beyond the range of the cache's format and are "
+                 << "stored as its largest value; further ones of this session are counted, not logged";
+  }
+  counters_.kv_beyond_range.store(static_cast<uint64_t>(stats.beyond_range), std::memory_order_relaxed);
 }
 
 }  // namespace fastdecode::rworker

@@ -35,6 +35,7 @@ class MessageHandler {
   Status PrefillDone(const RecvSlot& in, const SendSlot& out);
   Status Free(const RecvSlot& in, const SendSlot& out);
   void PublishStats();
+  void PublishBeyondRange(const KvStats& stats);  // warns at the first
 
   AttentionService& service_;
   SessionCounters& counters_;

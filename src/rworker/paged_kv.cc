@@ -134,6 +134,7 @@ int64_t PagedKv::Write(int32_t slot, int layer, int64_t position, int64_t rows, 
     beyond += kernels::Append(*kernel_, params);
     done += count;
   }
+  if (beyond != 0) beyond_range_.fetch_add(beyond, std::memory_order_relaxed);
   return beyond;
 }
 
@@ -141,7 +142,8 @@ KvStats PagedKv::stats() const {
   return {.total_blocks = allocator_.num_blocks(),
           .free_blocks = allocator_.num_free(),
           .sequences = table_.size(),
-          .max_sequences = geometry_.max_sequences};
+          .max_sequences = geometry_.max_sequences,
+          .beyond_range = beyond_range_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace fastdecode::rworker

@@ -19,6 +19,7 @@
 // and write disjoint tokens.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -36,6 +37,7 @@ struct KvStats {
   int64_t free_blocks = 0;
   int64_t sequences = 0;
   int64_t max_sequences = 0;
+  int64_t beyond_range = 0;  // elements stored so far that the codec could not hold
 };
 
 struct KvGeometry {
@@ -78,7 +80,8 @@ class PagedKv {
 
   // Stores K and V rows [K | V] f16, `row_stride` elements apart, as tokens
   // position .. position + rows - 1 of one layer, for KV heads [head_begin, head_end).
-  // The blocks are reserved. Returns how many elements were beyond the codec's range.
+  // The blocks are reserved. Counts and returns how many elements were beyond the codec's
+  // range, which are stored as its largest value.
   int64_t Write(int32_t slot, int layer, int64_t position, int64_t rows, const uint16_t* kv_rows, int64_t row_stride,
                 int head_begin, int head_end);
 
@@ -130,6 +133,7 @@ class PagedKv {
   std::vector<int32_t> free_slots_;          // a stack
   std::unique_ptr<uint32_t[]> tables_;       // [max_sequences, blocks_per_sequence], touched as they fill
   std::unique_ptr<int32_t[]> layer_tokens_;  // [max_sequences, num_layers]
+  std::atomic<int64_t> beyond_range_{0};
 };
 
 }  // namespace fastdecode::rworker

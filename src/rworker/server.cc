@@ -9,6 +9,7 @@
 #include "common/config/address.h"
 #include "common/transport/tcp/socket.h"
 #include "common/wire/handshake.h"
+#include "kernels/kv_codecs.h"
 #include "rworker/compute_pool.h"
 #include "rworker/control_loop.h"
 #include "rworker/host_limits.h"
@@ -62,6 +63,9 @@ Result<std::unique_ptr<RWorkerServer>> RWorkerServer::Start(const ServerOptions&
     return Status(options.kernel == "auto" ? StatusCode::kUnimplemented : StatusCode::kInvalidArgument, choice.error);
   }
   server->kernel_ = choice.kernel;
+  if (const std::string fault = kernels::FaultOfUserCodecs(); !fault.empty()) {
+    return Internal("this build cannot be used: " + fault);
+  }
   // What this thread may use now, the threads that it starts inherit.
   const AffinityKeeper keeper;
   FD_RETURN_IF_ERROR(server->ChooseNodes(options));

@@ -73,7 +73,7 @@ Result<std::unique_ptr<AttentionService>> Session::CreateService(ComputePool* po
   // Its tables follow from what the peer asked for.
   try {
     return AttentionService::Create(plan_.shape, plan_.limits, environment_.memory, environment_.kernel,
-                                    kernels::CodecOf(*environment_.kernel, plan_.keys, plan_.values), pool);
+                                    kernels::CodecOf(*environment_.kernel, plan_.kv), pool);
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::kResourceExhausted, "too little memory for the tables of a session of this size");
   }

@@ -19,6 +19,7 @@ struct SessionCounters {
   std::atomic<uint64_t> steps{0};
   std::atomic<uint64_t> kv_tokens_appended{0};
   std::atomic<uint64_t> compute_ns{0};
+  std::atomic<uint64_t> kv_beyond_range{0};
 
   // Each value is exact, but they may be of different moments.
   Heartbeat Snapshot() const {
@@ -33,6 +34,7 @@ struct SessionCounters {
     out.steps = get(steps);
     out.kv_tokens_appended = get(kv_tokens_appended);
     out.compute_ns = get(compute_ns);
+    out.kv_beyond_range = get(kv_beyond_range);
     return out;
   }
 };

@@ -104,7 +104,8 @@ void SessionHost::StartServing() {
   session_->Serve(*std::move(endpoint));
   stage_ = Stage::kServing;
   LOG(INFO) << "session " << incarnation_ << " with " << who_ << ": " << Describe(plan_.shape) << ", "
-            << session_->counters().total_blocks << " KV blocks of " << plan_.limits.block_tokens << " tokens";
+            << session_->counters().total_blocks << " KV blocks of " << plan_.limits.block_tokens << " tokens, KV "
+            << kernels::Describe(plan_.kv) << ", " << KvTokenBytes(plan_) << " bytes a token";
 }
 
 void SessionHost::OnOpened(const Result<KvStats>& opened) {
@@ -121,6 +122,7 @@ void SessionHost::OnOpened(const Result<KvStats>& opened) {
   grant.threads = static_cast<uint32_t>(options_.environment.threads);
   grant.kv_blocks = static_cast<uint64_t>(opened->total_blocks);
   grant.kv_memory = static_cast<uint64_t>(options_.kv_memory);
+  grant.kv_token_bytes = static_cast<uint32_t>(KvTokenBytes(plan_));  // at most 2^31
   SetText(grant.hostname, options_.hostname);
   SetText(grant.kernel, options_.kernel);
   stage_ = Stage::kStreams;
@@ -213,7 +215,10 @@ void SessionHost::Finish() {
         << "session " << incarnation_ << " with " << who_ << " ended after " << Seconds(clock_.NowNs() - began_ns_)
         << ": " << end_reason_.message() << "; " << counters.steps << " passes, " << counters.rows << " rows, "
         << counters.kv_tokens_appended << " prefilled rows of K/V, peak W " << counters.peak_workload << ", computed "
-        << Seconds(static_cast<int64_t>(counters.compute_ns));
+        << Seconds(static_cast<int64_t>(counters.compute_ns))
+        << (counters.kv_beyond_range == 0 ? ""
+                                          : ", " + std::to_string(counters.kv_beyond_range) +
+                                                " elements of K and V beyond the range of the cache");
   }
   session_.reset();
   for (Fd& stream : streams_) stream.Reset();

@@ -34,6 +34,16 @@ Status CheckShape(const SessionOpen& open) {
   return OkStatus();
 }
 
+Status CheckKvCode(uint8_t code, const char* side) {
+  if (!kernels::NameOf(code).empty()) return OkStatus();
+  std::string known;
+  for (const std::string& name : kernels::FormatNames()) {
+    known += (known.empty() ? "" : ", ") + name + " (" + std::to_string(kernels::CodeOf(name)) + ")";
+  }
+  return {StatusCode::kUnimplemented,
+          "kv_dtype " + std::to_string(code) + " is not in this build: asked for as " + side + "; there are " + known};
+}
+
 Status CheckLimits(const SessionOpen& open) {
   FD_RETURN_IF_ERROR(CheckRange("block_tokens", open.block_tokens, kernels::kTileTokens, kMaxBlockTokens));
   if (open.block_tokens % kernels::kTileTokens != 0) {
@@ -50,11 +60,8 @@ Status CheckLimits(const SessionOpen& open) {
     return {StatusCode::kUnimplemented,
             "transport " + std::to_string(open.transport) + " is not in this build: expected auto or tcp"};
   }
-  if (open.kv_dtype != kDtypeF16) {
-    return {StatusCode::kUnimplemented,
-            "kv_dtype " + std::to_string(open.kv_dtype) + " is not in this build: expected f16"};
-  }
-  return OkStatus();
+  FD_RETURN_IF_ERROR(CheckKvCode(static_cast<uint8_t>(open.kv_dtype & 0xff), "keys"));
+  return CheckKvCode(static_cast<uint8_t>(open.kv_dtype >> 8), "values");
 }
 
 Status CheckLane(const char* name, const LaneRequest& lane) {
@@ -89,6 +96,7 @@ Result<SessionPlan> PlanSession(const SessionOpen& open, int64_t max_buffer_memo
   plan.limits = {static_cast<int32_t>(open.block_tokens), static_cast<int32_t>(open.max_context),
                  static_cast<int32_t>(open.max_sequences), static_cast<int32_t>(open.max_rows),
                  static_cast<int32_t>(open.mini_batches)};
+  plan.kv = {static_cast<uint8_t>(open.kv_dtype & 0xff), static_cast<uint8_t>(open.kv_dtype >> 8)};
   for (size_t i = 0; i < kNumLanes; ++i) {
     plan.endpoint.lanes[i] = {open.lanes[i].slot_bytes, static_cast<int>(open.lanes[i].recv_slots),
                               static_cast<int>(open.lanes[i].send_slots)};
@@ -108,6 +116,12 @@ Result<SessionPlan> PlanSession(const SessionOpen& open, int64_t max_buffer_memo
   FD_RETURN_IF_ERROR(CheckMemory("message buffers", EndpointMemoryBytes(plan.endpoint), max_buffer_memory));
   FD_RETURN_IF_ERROR(CheckMemory("block tables", tables, max_buffer_memory));
   return plan;
+}
+
+int64_t KvTokenBytes(const SessionPlan& plan) {
+  const kernels::KvLayout layout =
+      kernels::MakeLayout(plan.kv, plan.shape.num_kv_heads, plan.shape.head_dim, plan.limits.block_tokens);
+  return layout.block_bytes() / layout.block_tokens * plan.shape.num_layers;
 }
 
 std::string Describe(const AttentionShape& shape) {

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/transport/transport.h"
 #include "common/wire/control.h"
+#include "kernels/kv_codecs.h"
 #include "rworker/attention_service.h"
 
 namespace fastdecode::rworker {
@@ -15,8 +16,7 @@ namespace fastdecode::rworker {
 struct SessionPlan {
   AttentionShape shape;
   SessionLimits limits;
-  kernels::KvFormat keys = kernels::KvFormat::kF16;
-  kernels::KvFormat values = kernels::KvFormat::kF16;
+  kernels::KvCodes kv;       // formats of the cache, which this build has
   EndpointOptions endpoint;  // lanes as this side has them; incarnation and peer are filled in later
   int heartbeat_ms = 0;
   int peer_timeout_ms = 0;
@@ -26,6 +26,9 @@ struct SessionPlan {
 // kInvalidArgument: out of bounds or contradictory. kUnimplemented: not in this build.
 // kResourceExhausted: buffers above max_buffer_memory.
 Result<SessionPlan> PlanSession(const SessionOpen& open, int64_t max_buffer_memory);
+
+// Bytes of a cached token, all layers.
+int64_t KvTokenBytes(const SessionPlan& plan);
 
 // "2 layers, 32 heads, 32 KV heads, head_dim 128".
 std::string Describe(const AttentionShape& shape);

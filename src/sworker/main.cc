@@ -55,7 +55,9 @@ nlohmann::json RWorkerStatsJson(const Config& config, const RWorkerPool& pool) {
                     {"workload", stats.workload},
                     {"peak_workload", stats.peak_workload},
                     {"rows", stats.rows},
-                    {"compute_ms", static_cast<double>(stats.compute_ns) / 1e6}});
+                    {"compute_ms", static_cast<double>(stats.compute_ns) / 1e6},
+                    {"kv_token_bytes", stats.kv_token_bytes},
+                    {"kv_beyond_range", stats.kv_beyond_range}});
   }
   return list;
 }

@@ -6,6 +6,7 @@
 #include "common/config/address.h"
 #include "common/config/json_file.h"
 #include "common/config/json_reader.h"
+#include "kernels/kv_codecs.h"
 
 namespace fastdecode {
 namespace {
@@ -146,6 +147,28 @@ Status ReadHosts(const json& array, RWorkersOptions& rworkers) {
   return OkStatus();
 }
 
+// One name for both, or {"keys": name, "values": name}.
+void ReadKvDtype(ObjectReader& rworkers, KvDtype* dtype) {
+  if (const std::string fault = kernels::FaultOfUserCodecs(); !fault.empty()) {
+    return rworkers.Fail("kv_dtype", "this build cannot be used: " + fault, StatusCode::kInternal);
+  }
+  const std::vector<std::string> names = kernels::FormatNames();
+  std::vector<std::string> elsewhere = {"f32", "fp8"};
+  std::erase_if(elsewhere, [&](const std::string& name) { return kernels::CodeOf(name) != 0; });
+  const json* value = rworkers.Find("kv_dtype");
+  if (value == nullptr) return;
+  if (value->is_object()) {
+    ObjectReader sides(*value, rworkers.PathOf("kv_dtype"));
+    sides.Choice("keys", names, elsewhere, &dtype->keys);
+    sides.Choice("values", names, elsewhere, &dtype->values);
+    sides.Require("keys");
+    sides.Require("values");
+    return rworkers.Adopt(sides.Finish());
+  }
+  rworkers.Choice("kv_dtype", names, elsewhere, &dtype->keys);
+  dtype->values = dtype->keys;
+}
+
 Status ReadRWorkers(const json& object, RWorkersOptions& rworkers) {
   ObjectReader reader(object, "rworkers");
   reader.Integer("count", 1, kMaxRWorkers, &rworkers.count);
@@ -155,7 +178,7 @@ Status ReadRWorkers(const json& object, RWorkersOptions& rworkers) {
   if ((rworkers.block_tokens & (rworkers.block_tokens - 1)) != 0) {
     reader.Expected("block_tokens", "a power of two from 32 to 1024");
   }
-  reader.Choice("kv_dtype", {"f16"}, {"bf16", "f32", "int8", "int4", "fp8"}, &rworkers.kv_dtype);
+  ReadKvDtype(reader, &rworkers.kv_dtype);
   const json* hosts = reader.Find("hosts");
   FD_RETURN_IF_ERROR(reader.Finish());
 
@@ -226,7 +249,11 @@ Status CheckShares(const RWorkersOptions& rworkers) {
 // What no section can see alone.
 Status CheckTogether(const Config& config) {
   const AttentionShape& shape = config.model_config.attention;
-  const int64_t block_bytes = 2 * 2 * shape.kv_width() * shape.num_layers * config.rworkers.block_tokens;  // K, V; f16
+  const KvDtype& dtype = config.rworkers.kv_dtype;
+  const kernels::KvLayout layout =
+      kernels::MakeLayout({kernels::CodeOf(dtype.keys), kernels::CodeOf(dtype.values)}, shape.num_kv_heads,
+                          shape.head_dim, config.rworkers.block_tokens);
+  const int64_t block_bytes = layout.block_bytes() * shape.num_layers;
   const auto check_memory = [&](const std::string& key, const MemoryAmount& kv_memory) {
     // How much a share comes to, the R-worker learns when it starts, and says at the handshake.
     if (kv_memory.percent > 0 || kv_memory.bytes >= block_bytes) return OkStatus();

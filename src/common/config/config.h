@@ -52,13 +52,20 @@ struct RWorkerHost {
   friend bool operator==(const RWorkerHost&, const RWorkerHost&) = default;
 };
 
+// How the cache holds keys and values: names of kernels/kv_codecs.h.
+struct KvDtype {
+  std::string keys = "f16";
+  std::string values = "f16";
+  friend bool operator==(const KvDtype&, const KvDtype&) = default;
+};
+
 struct RWorkersOptions {
   int count = 0;  // this many on this host; or
   std::vector<RWorkerHost> hosts;
   int threads = 0;                                    // default of a host's threads; 0: auto
   MemoryAmount kv_memory{.bytes = int64_t{1} << 30};  // default of a host's
   int block_tokens = 32;
-  std::string kv_dtype = "f16";  // only f16 in this build
+  KvDtype kv_dtype;
   friend bool operator==(const RWorkersOptions&, const RWorkersOptions&) = default;
 };
 

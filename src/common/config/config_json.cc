@@ -25,13 +25,18 @@ Json HostsToJson(const std::vector<RWorkerHost>& hosts) {
   return list;
 }
 
+Json KvDtypeToJson(const KvDtype& dtype) {
+  if (dtype.keys == dtype.values) return dtype.keys;
+  return {{"keys", dtype.keys}, {"values", dtype.values}};
+}
+
 Json RWorkersToJson(const RWorkersOptions& rworkers) {
   Json object = Json::object();
   if (rworkers.count > 0) object["count"] = rworkers.count;
   object["threads"] = AutoOr(rworkers.threads);
   object["kv_memory"] = FormatMemoryAmount(rworkers.kv_memory);
   object["block_tokens"] = rworkers.block_tokens;
-  object["kv_dtype"] = rworkers.kv_dtype;
+  object["kv_dtype"] = KvDtypeToJson(rworkers.kv_dtype);
   if (rworkers.count == 0) object["hosts"] = HostsToJson(rworkers.hosts);
   return object;
 }

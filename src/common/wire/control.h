@@ -27,7 +27,7 @@ namespace fastdecode {
 inline constexpr uint32_t kHelloMagic = 0x48444346;  // "FCDH"
 inline constexpr uint32_t kReplyMagic = 0x52444346;  // "FCDR"
 inline constexpr uint32_t kFrameMagic = 0x46444346;  // "FCDF"
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 
 using AuthKey = std::array<uint8_t, 32>;
 using AuthNonce = std::array<uint8_t, 32>;
@@ -87,6 +87,11 @@ static_assert(sizeof(FrameHeader) == 16);
 inline constexpr uint16_t kTransportAuto = 0;
 inline constexpr uint16_t kTransportTcp = 1;
 
+// Code 1 is f16, 2 bf16, 3 int8, 4 int4; from 64 on users' codecs (docs/kv_formats.md).
+constexpr uint16_t PackKvDtype(uint8_t key_code, uint8_t value_code) {
+  return static_cast<uint16_t>(key_code | value_code << 8);
+}
+
 // Slots of one lane, seen from the S-worker.
 struct LaneRequest {
   uint64_t slot_bytes = 0;
@@ -109,7 +114,7 @@ struct SessionOpen {
   uint32_t heartbeat_ms = 0;
   uint32_t peer_timeout_ms = 0;
   uint16_t transport = kTransportAuto;
-  uint16_t kv_dtype = 0;  // kDtypeF16
+  uint16_t kv_dtype = 0;  // PackKvDtype: the keys' code in the low byte, the values' in the high one
   LaneRequest lanes[2];   // decode, bulk
   char name[64] = {};     // of the S-worker
 };
@@ -123,7 +128,7 @@ struct SessionGrant {
   uint64_t kv_memory = 0;  // bytes
   uint16_t transport = kTransportTcp;
   uint16_t reserved = 0;
-  uint32_t reserved2 = 0;
+  uint32_t kv_token_bytes = 0;  // of a cached token, all layers
   char hostname[64] = {};
   char kernel[32] = {};
 };
@@ -155,8 +160,9 @@ struct Heartbeat {
   uint64_t steps = 0;
   uint64_t kv_tokens_appended = 0;
   uint64_t compute_ns = 0;
+  uint64_t kv_beyond_range = 0;  // elements of K and V that the cache's formats could not hold and saturated
 };
-static_assert(sizeof(Heartbeat) == 72);
+static_assert(sizeof(Heartbeat) == 80);
 
 struct Goodbye {
   static constexpr FrameType kType = FrameType::kGoodbye;

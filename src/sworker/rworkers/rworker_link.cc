@@ -31,7 +31,7 @@ SessionOpen MakeOpen(const SessionOptions& options) {
   open.heartbeat_ms = static_cast<uint32_t>(options.heartbeat_ms);
   open.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout_ms);
   open.transport = options.transport == "tcp" ? kTransportTcp : kTransportAuto;
-  open.kv_dtype = kDtypeF16;
+  open.kv_dtype = PackKvDtype(options.kv.keys, options.kv.values);
   auto lanes = SessionLanes(options);
   for (size_t i = 0; i < kNumLanes; ++i) {
     open.lanes[i] = {lanes[i].slot_bytes, static_cast<uint32_t>(lanes[i].send_slots),
@@ -182,6 +182,7 @@ Status RWorkerLink::OnGrant(const SessionGrant& grant) {
   grant_.address = address_;
   grant_.kv_blocks = static_cast<int64_t>(grant.kv_blocks);
   grant_.kv_memory = static_cast<int64_t>(grant.kv_memory);
+  grant_.kv_token_bytes = static_cast<int64_t>(grant.kv_token_bytes);
   grant_.threads = static_cast<int>(std::min<uint32_t>(grant.threads, 1 << 16));
   grant_.hostname = GetText(grant.hostname);
   grant_.kernel = GetText(grant.kernel);
@@ -236,8 +237,9 @@ Status RWorkerLink::Join() {
   last_logged_.clear();
   SetState(OkStatus(), false);
   LOG(INFO) << peer_ << " joined: host " << grant_.hostname << ", " << grant_.threads << " threads, kernel "
-            << grant_.kernel << ", " << grant_.kv_blocks << " KV blocks, transport " << grant_.transport
-            << ", incarnation " << grant_.incarnation;
+            << grant_.kernel << ", " << grant_.kv_blocks << " KV blocks, " << kernels::Describe(context_.options.kv)
+            << " of " << grant_.kv_token_bytes << " bytes a token, transport " << grant_.transport << ", incarnation "
+            << grant_.incarnation;
   context_.callbacks.on_joined(index_, grant_, std::move(endpoint));
   return OkStatus();
 }
@@ -258,6 +260,7 @@ void RWorkerLink::OnHeartbeat(const Heartbeat& heartbeat) {
   stats_.steps = clamp(heartbeat.steps);
   stats_.kv_tokens_appended = clamp(heartbeat.kv_tokens_appended);
   stats_.compute_ns = clamp(heartbeat.compute_ns);
+  stats_.kv_beyond_range = clamp(heartbeat.kv_beyond_range);
 }
 
 void RWorkerLink::Fail(Status reason) {
@@ -317,6 +320,7 @@ void RWorkerLink::SetState(Status status, bool final) {
   if (status.ok()) {  // until the first heartbeat
     stats_.incarnation = grant_.incarnation;
     stats_.total_blocks = stats_.free_blocks = grant_.kv_blocks;
+    stats_.kv_token_bytes = grant_.kv_token_bytes;
   }
   state_ = {std::move(status), final};
 }

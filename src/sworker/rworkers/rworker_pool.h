@@ -32,13 +32,14 @@ namespace fastdecode {
 // What an R-worker granted for this session.
 struct RWorkerGrant {
   uint32_t incarnation = 0;
-  std::string address;    // as configured
-  int64_t kv_blocks = 0;  // of block_tokens tokens, over all layers
-  int64_t kv_memory = 0;  // bytes
-  int threads = 0;        // that compute
-  std::string hostname;   // what the R-worker calls its host
-  std::string kernel;     // "avx2", ...
-  std::string transport;  // "tcp"
+  std::string address;         // as configured
+  int64_t kv_blocks = 0;       // of block_tokens tokens, over all layers
+  int64_t kv_memory = 0;       // bytes
+  int64_t kv_token_bytes = 0;  // of a cached token, all layers
+  int threads = 0;             // that compute
+  std::string hostname;        // what the R-worker calls its host
+  std::string kernel;          // "avx2", ...
+  std::string transport;       // "tcp"
 };
 
 // From the latest heartbeat of an R-worker.
@@ -54,6 +55,8 @@ struct RWorkerStats {
   int64_t steps = 0;               // passes begun
   int64_t kv_tokens_appended = 0;  // by prefill, summed over the layers
   int64_t compute_ns = 0;          // in the kernels
+  int64_t kv_token_bytes = 0;      // of a cached token, all layers; as granted
+  int64_t kv_beyond_range = 0;     // elements of K and V that the cache's formats could not hold and saturated
 };
 
 struct RWorkerCallbacks {

@@ -7,12 +7,14 @@
 
 #include "common/base/model_shape.h"
 #include "common/transport/transport.h"
+#include "kernels/kv_codecs.h"
 
 namespace fastdecode {
 
 struct SessionOptions {
   AttentionShape shape;
   int block_tokens = 32;
+  kernels::KvCodes kv;    // how the R-workers hold keys and values
   int max_context = 0;    // tokens of one sequence at most, prompt and output
   int max_sequences = 0;  // that one R-worker may hold at a time
   int mini_batches = 2;

@@ -22,7 +22,7 @@ SessionOpen OpenFrom(const SessionOptions& options) {
   open.mini_batches = static_cast<uint32_t>(options.mini_batches);
   open.heartbeat_ms = static_cast<uint32_t>(options.heartbeat_ms);
   open.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout_ms);
-  open.kv_dtype = 1;
+  open.kv_dtype = PackKvDtype(options.kv.keys, options.kv.values);
   auto lanes = SessionLanes(options);
   for (size_t i = 0; i < kNumLanes; ++i) {
     open.lanes[i] = {lanes[i].slot_bytes, static_cast<uint32_t>(lanes[i].send_slots),

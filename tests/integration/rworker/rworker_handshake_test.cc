@@ -66,7 +66,7 @@ TEST_F(RWorkerHandshake, AWrongSecret) {
 TEST_F(RWorkerHandshake, AWrongVersionIsToldOurs) {
   RawClient client(rworker_.address());
   Hello hello;
-  hello.version = 2;
+  hello.version = 1;
   hello.purpose = 1;
   client.Write(hello);
   Reply reply;
@@ -75,7 +75,7 @@ TEST_F(RWorkerHandshake, AWrongVersionIsToldOurs) {
   EXPECT_EQ(reply.version, kProtocolVersion);
   EXPECT_EQ(reply.code, static_cast<uint16_t>(ReplyCode::kRefusedVersion));
   EXPECT_TRUE(client.PeerClosed());
-  EXPECT_EQ(rworker_.CountLog("it speaks protocol version 2, this process speaks 1"), 1);
+  EXPECT_EQ(rworker_.CountLog("it speaks protocol version 1, this process speaks 2"), 1);
   ExpectServes();
 }
 
@@ -92,6 +92,20 @@ TEST_F(RWorkerHandshake, ShapesThatItDoesNotHave) {
   options.shape.num_layers = 5000;
   ExpectRefusedSession(options, "num_layers is 5000");
   ExpectServes();
+}
+
+TEST_F(RWorkerHandshake, FormatsAreLoggedOrRefusedByCode) {
+  SessionOptions options = SmallSession();
+  options.kv = {9, 1};
+  ExpectRefusedSession(options, "kv_dtype 9 is not in this build: asked for as keys");
+  options.kv = {1, 64};
+  ExpectRefusedSession(options, "kv_dtype 64 is not in this build: asked for as values");
+  ExpectServes();
+  options.kv = {3, 4};
+  PoolHarness good({rworker_.address()}, options);
+  // 2 layers of 2 KV heads of 16: a key of 16 + 2 bytes, a value of 8 + 2.
+  EXPECT_EQ(good.WaitJoined().grant.kv_token_bytes, 2 * 2 * (18 + 10));
+  EXPECT_EQ(rworker_.CountLog("KV int8 keys, int4 values, 112 bytes a token"), 1);
 }
 
 TEST_F(RWorkerHandshake, MoreMemoryThanThereIs) {

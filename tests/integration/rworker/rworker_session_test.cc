@@ -66,6 +66,31 @@ TEST_F(RWorkerSession, RowsAgreeWithAttentionInDoublePrecision) {
   }
 }
 
+// Elements of K and V are up to 2: a step of int8 is 1/64 of that, one of int4 a quarter.
+TEST_F(RWorkerSession, EveryFormatServes) {
+  struct Case {
+    kernels::KvCodes codes;
+    int64_t token_bytes;  // of a KV head and layer
+    double tolerance;
+  };
+  for (const Case& c : {Case{{1, 1}, 64, kTolerance}, Case{{2, 2}, 64, 0.02}, Case{{3, 3}, 36, 0.05},
+                        Case{{4, 4}, 20, 0.6}, Case{{3, 4}, 28, 0.6}, Case{{4, 1}, 42, 0.6}}) {
+    SCOPED_TRACE(kernels::Describe(c.codes));
+    SessionOptions options = SmallSession();
+    options.kv = c.codes;
+    PoolHarness pool({server_->address()}, options);
+    PoolHarness::Joined joined = pool.WaitJoined();
+    EXPECT_EQ(joined.grant.kv_token_bytes, 2 * 2 * c.token_bytes);
+    EXPECT_EQ(joined.grant.kv_blocks, (16 << 20) / (joined.grant.kv_token_bytes * options.block_tokens));
+    SessionClient client(joined.endpoint.get(), options.shape);
+    client.Prefill(1, 45);
+    client.Prefill(2, 70);
+    for (int i = 0; i < 30; ++i) ASSERT_LT(client.Step(0, {1, 2}), c.tolerance);
+    EXPECT_EQ(pool.FreshStats().kv_token_bytes, joined.grant.kv_token_bytes);
+    EXPECT_EQ(pool.FreshStats().kv_beyond_range, 0);
+  }
+}
+
 // Pretended: both nodes have all CPUs of this process.
 TEST(RWorkerOverTwoNodes, ServesAsOneDoes) {
   rworker::ServerOptions options;
@@ -84,7 +109,7 @@ TEST(RWorkerOverTwoNodes, ServesAsOneDoes) {
   for (int i = 0; i < 10; ++i) ASSERT_LT(client.Step(0, {13, 11, 14, 12}), kTolerance);
   RWorkerStats stats = pool.FreshStats();
   EXPECT_EQ(stats.total_blocks, joined.grant.kv_blocks);
-  EXPECT_EQ(stats.total_blocks - stats.free_blocks, 5 + 5 + 5 + 5) << "blocks of 16 tokens";
+  EXPECT_EQ(stats.total_blocks - stats.free_blocks, 3 + 3 + 3 + 3) << "blocks of 32 tokens";
 }
 
 TEST_F(RWorkerSession, HeartbeatsCarryWhatIsThere) {
@@ -98,7 +123,7 @@ TEST_F(RWorkerSession, HeartbeatsCarryWhatIsThere) {
   RWorkerStats stats = pool.FreshStats();
   EXPECT_EQ(stats.incarnation, joined.grant.incarnation);
   EXPECT_EQ(stats.total_blocks, joined.grant.kv_blocks);
-  EXPECT_EQ(stats.total_blocks - stats.free_blocks, 3 + 2) << "43 and 19 tokens in blocks of 16";
+  EXPECT_EQ(stats.total_blocks - stats.free_blocks, 2 + 1) << "43 and 19 tokens in blocks of 32";
   EXPECT_EQ(stats.sequences, 2);
   EXPECT_EQ(stats.workload, 43 + 19);
   EXPECT_EQ(stats.kv_tokens_appended, 2 * (40 + 16));

@@ -68,7 +68,7 @@ TEST_F(ConfigTest, ReadsEveryKey) {
                "seed": 18446744073709551615, "max_context": 1000 },
     "sworker": { "device": "cuda:1", "threads": 8, "listen": "tcp://[::1]:7111", "pin": false },
     "rworkers": {
-      "threads": 3, "kv_memory": "8GiB", "block_tokens": 16, "kv_dtype": "f16",
+      "threads": 3, "kv_memory": "8GiB", "block_tokens": 64, "kv_dtype": {"keys": "int8", "values": "int4"},
       "hosts": [ { "address": "cpu01:7200", "ssh": "user@cpu01", "threads": 32, "kv_memory": "200GiB" },
                  { "address": "[::1]:7201", "listen": "[::]:7201", "bin": "/opt/fastdecode/bin",
                    "kv_memory": "80%" } ] },
@@ -85,7 +85,8 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   const int64_t gib = int64_t{1} << 30;
   const RWorkerHost first = {"cpu01:7200", "cpu01:7200", "user@cpu01", "", 32, {.bytes = 200 * gib}};
   const RWorkerHost second = {"[::1]:7201", "[::]:7201", "", "/opt/fastdecode/bin", 3, {.percent = 80}};
-  EXPECT_EQ(config->rworkers, (RWorkersOptions{0, {first, second}, 3, {.bytes = 8 * gib}, 16, "f16"}));
+  EXPECT_EQ(config->rworkers,
+            (RWorkersOptions{0, {first, second}, 3, {.bytes = 8 * gib}, 64, {"int8", "int4"}}));
   EXPECT_EQ(config->pipeline, (PipelineOptions{3, 1024, 512}));
   EXPECT_EQ(config->load_control, (LoadControlOptions{false, 65536, 4}));
   EXPECT_EQ(config->transport, (TransportOptions{"tcp", "/etc/fastdecode/secret", 100, 700}));
@@ -114,8 +115,32 @@ TEST_F(ConfigTest, EffectiveConfigIsTheSameConfig) {
                                                               {{"address", "b:1"}, {"kv_memory", 1073741825}},
                                                               {{"address", "c:1"}, {"kv_memory", "7%"}}})},
                              {"/model/seed", UINT64_MAX},
+                             {"/rworkers/kv_dtype", {{"keys", "bf16"}, {"values", "int8"}}},
                              {"/sworker/threads", 5}}),
                   elsewhere);
+}
+
+TEST_F(ConfigTest, OneFormatForKeysAndValuesIsSaidOnce) {
+  for (const char* name : {"f16", "bf16", "int8", "int4"}) {
+    for (const json& value : {json(name), json({{"keys", name}, {"values", name}})}) {
+      const auto config = LoadWith({{"/rworkers/kv_dtype", value}});
+      ASSERT_TRUE(config.ok()) << config.status().message();
+      EXPECT_EQ(config->rworkers.kv_dtype, (KvDtype{name, name}));
+      EXPECT_EQ(json::parse(ConfigToJson(*config))["rworkers"]["kv_dtype"], name);
+    }
+  }
+}
+
+// 32 layers of 32 KV heads of 128: 2^22 elements of keys and as many of values a block of 32
+// tokens, 2^15 scales of int8 and four times as many of int4.
+TEST_F(ConfigTest, ABlockIsAsLargeAsItsFormat) {
+  const auto needed = [&](const json& kv_dtype) {
+    return LoadWith({{"/rworkers/kv_memory", "1MiB"}, {"/rworkers/kv_dtype", kv_dtype}}).status().message();
+  };
+  EXPECT_THAT(needed("bf16"), HasSubstr(" 16777216 bytes for this model"));
+  EXPECT_THAT(needed("int8"), HasSubstr(" 8519680 bytes for this model"));
+  EXPECT_THAT(needed("int4"), HasSubstr(" 4718592 bytes for this model"));
+  EXPECT_THAT(needed({{"keys", "int8"}, {"values", "int4"}}), HasSubstr(" 6619136 bytes for this model"));
 }
 
 TEST_F(ConfigTest, EffectiveConfigNamesEveryDocumentedKey) {
@@ -212,8 +237,21 @@ INSTANTIATE_TEST_SUITE_P(
                  "kv_memory of the R-workers of this host is 120% of its free memory in all; expected at most 95%"},
         BadValue{"/rworkers/kv_memory", "\"1MiB\"",
                  "expected at least one block of 32 tokens in all layers, 16777216 b"},
-        BadValue{"/rworkers/block_tokens", "24", "block_tokens: found 24; expected a power of two"},
-        BadValue{"/rworkers/kv_dtype", "\"int8\"", "kv_dtype: \"int8\" is not in this build"},
+        BadValue{"/rworkers/block_tokens", "16", "block_tokens: found 16; expected a whole number from 32 to 1024"},
+        BadValue{"/rworkers/block_tokens", "48", "block_tokens: found 48; expected a power of two from 32"},
+        BadValue{
+            "/rworkers/kv_dtype", "\"fp8\"",
+            "rworkers.kv_dtype: \"fp8\" is not in this build; expected one of \"f16\", \"bf16\", \"int8\", \"int4\""},
+        BadValue{"/rworkers/kv_dtype", "\"itn8\"", "rworkers.kv_dtype: found \"itn8\"; expected one of "},
+        BadValue{"/rworkers/kv_dtype", "\"in8\"", "nearest: \"int8\""},
+        BadValue{"/rworkers/kv_dtype", "8", "rworkers.kv_dtype: found 8; expected one of "},
+        BadValue{"/rworkers/kv_dtype", R"({"keys": "int8"})", "rworkers.kv_dtype.values: is missing"},
+        BadValue{"/rworkers/kv_dtype", R"({"keys": "int8", "values": "nt4"})",
+                 "rworkers.kv_dtype.values: found \"nt4\"; expected one of \"f16\", \"bf16\", \"int8\", \"int4\"; "
+                 "nearest: \"int4\""},
+        BadValue{
+            "/rworkers/kv_dtype", R"({"key": "int8", "values": "int4"})",
+            "rworkers.kv_dtype.key: unknown key, found with value \"int8\"; nearest known key: rworkers.kv_dtype.keys"},
         BadValue{"/pipeline/mini_batches", "0", "pipeline.mini_batches: found 0"},
         BadValue{"/pipeline/max_batch", "1", "2 mini-batches cannot share max_batch = 1"},
         BadValue{"/load_control/enabled", "\"on\"", "load_control.enabled: found \"on\"; expected true or false"},

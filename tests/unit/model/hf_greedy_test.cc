@@ -3,9 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <iostream>
-#include <numeric>
+#include <span>
+#include <utility>
 
-#include "sworker/model/sampler.h"
+#include "tests/support/greedy_run.h"
 #include "tests/support/hf_oracle.h"
 #include "tests/support/plain_decoder.h"
 #include "tests/support/teacher_forced.h"
@@ -22,38 +23,6 @@ struct ModelUnderTest {
 
   friend std::ostream& operator<<(std::ostream& out, const ModelUnderTest& m) { return out << m.folder; }
 };
-
-std::vector<int32_t> Greedy(const at::Tensor& logits) {
-  const SamplingParams greedy;
-  const std::vector<SamplingRow> rows(static_cast<size_t>(logits.size(0)), SamplingRow{&greedy, 0});
-  const at::Tensor ids = Sample(logits, rows).ids;
-  return {ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.numel()};
-}
-
-// Runs cases [begin, end) together, each until it has as many ids as Hugging Face's or ends.
-void RunGreedy(PlainDecoder& decoder, const Oracle& oracle, const std::vector<int64_t>& eos, size_t begin, size_t end,
-               std::vector<std::vector<int32_t>>& ids) {
-  std::vector<std::vector<int32_t>> prompts;
-  for (size_t i = begin; i < end; ++i) prompts.push_back(oracle.cases[i].prompt_ids);
-  std::vector<int32_t> next = Greedy(decoder.Prefill(prompts));
-  std::vector<int64_t> active(prompts.size());
-  std::iota(active.begin(), active.end(), 0);
-  while (true) {
-    std::vector<int64_t> still;
-    std::vector<int32_t> tokens;
-    for (size_t j = 0; j < active.size(); ++j) {
-      const size_t i = begin + static_cast<size_t>(active[j]);
-      ids[i].push_back(next[j]);
-      const bool stopped = std::find(eos.begin(), eos.end(), next[j]) != eos.end();
-      if (stopped || ids[i].size() == oracle.cases[i].greedy_ids.size()) continue;
-      still.push_back(active[j]);
-      tokens.push_back(next[j]);
-    }
-    if (still.empty()) return;
-    active = still;
-    next = Greedy(decoder.Decode(active, tokens));
-  }
-}
 
 class HuggingFace : public ::testing::TestWithParam<ModelUnderTest> {
  protected:
@@ -80,10 +49,11 @@ class HuggingFace : public ::testing::TestWithParam<ModelUnderTest> {
 
 TEST_P(HuggingFace, GreedyIdsAgree) {
   PlainDecoder decoder(*model_, *device_, /*round=*/true);
-  std::vector<std::vector<int32_t>> ids(oracle_.cases.size());
+  std::vector<std::vector<int32_t>> ids;
+  const std::span<const OracleCase> cases = oracle_.cases;
   const size_t alone = model_->weight_bytes() < (int64_t{16} << 20) ? 1 : 0;  // one case with nothing beside it
-  if (alone > 0) RunGreedy(decoder, oracle_, eos_, 0, alone, ids);
-  RunGreedy(decoder, oracle_, eos_, alone, ids.size(), ids);
+  if (alone > 0) ids = GreedyRun(decoder, cases.first(alone), eos_);
+  for (auto& rest : GreedyRun(decoder, cases.subspan(alone), eos_)) ids.push_back(std::move(rest));
   const IdsVerdict verdict = CompareIds(oracle_, ids, F32Limits(oracle_.model));
   for (const std::string& line : verdict.accepted) std::cout << "accepted: " << line << "\n";
   for (const std::string& line : verdict.wrong) ADD_FAILURE() << line;

@@ -121,17 +121,17 @@ TEST_F(HandshakeTest, StrangersAndOtherVersionsAreToldApart) {
   hello.version = 7;
   Status status = server.OnHello(hello).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("protocol version 7, this process speaks 1"));
+  EXPECT_THAT(status.message(), HasSubstr("protocol version 7, this process speaks 2"));
 
   ClientHandshake client(KeyOf(1), Purpose::kControl, 0, "rworker X");
   Reply reply;
   reply.magic = 1;
   EXPECT_EQ(client.OnChallenge(reply).status().code(), StatusCode::kDataLoss);
   reply = MakeRefusal(ReplyCode::kRefusedVersion);
-  reply.version = 2;
+  reply.version = 1;
   status = client.OnChallenge(reply).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("rworker X speaks protocol version 2, this process speaks 1"));
+  EXPECT_THAT(status.message(), HasSubstr("rworker X speaks protocol version 1, this process speaks 2"));
   EXPECT_EQ(client.OnChallenge(MakeRefusal(ReplyCode::kAccepted)).status().code(), StatusCode::kDataLoss);
 }
 

@@ -23,7 +23,7 @@ SessionOpen Valid() {
   open.mini_batches = 2;
   open.heartbeat_ms = 500;
   open.peer_timeout_ms = 3000;
-  open.kv_dtype = 1;
+  open.kv_dtype = PackKvDtype(1, 1);
   open.lanes[0] = {64 + 64 * 6144 * 2, 4, 5};
   open.lanes[1] = {1 << 20, 8, 16};
   SetText(open.name, "s");
@@ -40,6 +40,24 @@ TEST(SessionPlan, TakesWhatIsAskedForWithLanesSeenFromThisSide) {
   EXPECT_EQ(plan->endpoint.lanes[0].send_slots, 5);
   EXPECT_EQ(plan->endpoint.lanes[1].slot_bytes, 1U << 20);
   EXPECT_EQ(plan->name, "s");
+}
+
+// 32 layers of 8 KV heads of 128.
+TEST(SessionPlan, TakesEachFormatAndKnowsItsBytes) {
+  const auto token_bytes = [](uint8_t keys, uint8_t values) {
+    SessionOpen open = Valid();
+    open.kv_dtype = PackKvDtype(keys, values);
+    const Result<SessionPlan> plan = PlanSession(open, kBuffers);
+    EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+    EXPECT_EQ(plan->kv, (kernels::KvCodes{keys, values}));
+    return KvTokenBytes(*plan);
+  };
+  EXPECT_EQ(token_bytes(1, 1), 32 * 8 * (256 + 256));
+  EXPECT_EQ(token_bytes(2, 2), 32 * 8 * (256 + 256));
+  EXPECT_EQ(token_bytes(3, 3), 32 * 8 * (130 + 130));
+  EXPECT_EQ(token_bytes(4, 4), 32 * 8 * (72 + 72));
+  EXPECT_EQ(token_bytes(3, 4), 32 * 8 * (130 + 72));
+  EXPECT_EQ(token_bytes(4, 1), 32 * 8 * (72 + 256));
 }
 
 TEST(SessionPlan, EachBoundIsNamedWhenPassed) {
@@ -69,7 +87,11 @@ TEST(SessionPlan, EachBoundIsNamedWhenPassed) {
       {"heartbeat_ms is 1", kBad, [](SessionOpen& o) { o.heartbeat_ms = 1; }},
       {"peer_timeout_ms is 999", kBad, [](SessionOpen& o) { o.peer_timeout_ms = 999; }},
       {"transport 2 is not in this build", kUnknown, [](SessionOpen& o) { o.transport = 2; }},
-      {"kv_dtype 4 is not in this build", kUnknown, [](SessionOpen& o) { o.kv_dtype = 4; }},
+      {"kv_dtype 0 is not in this build: asked for as keys", kUnknown, [](SessionOpen& o) { o.kv_dtype = 0; }},
+      {"kv_dtype 9 is not in this build: asked for as keys; there are f16 (1), bf16 (2), int8 (3), int4 (4)", kUnknown,
+       [](SessionOpen& o) { o.kv_dtype = PackKvDtype(9, 1); }},
+      {"kv_dtype 255 is not in this build: asked for as values", kUnknown,
+       [](SessionOpen& o) { o.kv_dtype = PackKvDtype(1, 255); }},
       {"decode lane: slot_bytes is 0", kBad, [](SessionOpen& o) { o.lanes[0].slot_bytes = 0; }},
       {"bulk lane: slot_bytes is 9223372036854775808", kBad,
        [](SessionOpen& o) { o.lanes[1].slot_bytes = uint64_t{1} << 63; }},
