@@ -79,7 +79,7 @@ Secret TestSecret(char fill) {
 SessionOptions SmallSession() {
   SessionOptions options;
   options.shape = {2, 4, 2, 16};
-  options.block_tokens = 16;
+  options.block_tokens = 32;
   options.max_context = 256;
   options.max_sequences = 32;
   options.mini_batches = 2;

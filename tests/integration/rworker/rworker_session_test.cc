@@ -76,7 +76,7 @@ TEST_F(RWorkerSession, HeartbeatsCarryWhatIsThere) {
   RWorkerStats stats = pool.FreshStats();
   EXPECT_EQ(stats.incarnation, joined.grant.incarnation);
   EXPECT_EQ(stats.total_blocks, joined.grant.kv_blocks);
-  EXPECT_EQ(stats.total_blocks - stats.free_blocks, 3 + 2) << "43 and 19 tokens in blocks of 16";
+  EXPECT_EQ(stats.total_blocks - stats.free_blocks, 2 + 1) << "43 and 19 tokens in blocks of 32";
   EXPECT_EQ(stats.sequences, 2);
   EXPECT_EQ(stats.workload, 43 + 19);
   EXPECT_EQ(stats.kv_tokens_appended, 2 * (40 + 16));

@@ -68,7 +68,7 @@ TEST_F(ConfigTest, ReadsEveryKey) {
                "seed": 18446744073709551615, "max_context": 1000 },
     "sworker": { "device": "cuda:1", "threads": 8, "listen": "tcp://[::1]:7111", "pin": false },
     "rworkers": {
-      "threads": 3, "kv_memory": "8GiB", "block_tokens": 16, "kv_dtype": "f16",
+      "threads": 3, "kv_memory": "8GiB", "block_tokens": 64, "kv_dtype": "f16",
       "hosts": [ { "address": "cpu01:7200", "ssh": "user@cpu01", "threads": 32, "kv_memory": "200GiB" },
                  { "address": "[::1]:7201", "listen": "[::]:7201", "bin": "/opt/fastdecode/bin" } ] },
     "pipeline": { "mini_batches": 3, "max_batch": 1024, "prefill_tokens_per_step": 512 },
@@ -84,7 +84,7 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   const int64_t gib = int64_t{1} << 30;
   const RWorkerHost first = {"cpu01:7200", "cpu01:7200", "user@cpu01", "", 32, 200 * gib};
   const RWorkerHost second = {"[::1]:7201", "[::]:7201", "", "/opt/fastdecode/bin", 3, 8 * gib};
-  EXPECT_EQ(config->rworkers, (RWorkersOptions{0, {first, second}, 3, 8 * gib, 16, "f16"}));
+  EXPECT_EQ(config->rworkers, (RWorkersOptions{0, {first, second}, 3, 8 * gib, 64, "f16"}));
   EXPECT_EQ(config->pipeline, (PipelineOptions{3, 1024, 512}));
   EXPECT_EQ(config->load_control, (LoadControlOptions{false, 65536, 4}));
   EXPECT_EQ(config->transport, (TransportOptions{"tcp", "/etc/fastdecode/secret", 100, 700}));
@@ -205,7 +205,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"/rworkers/kv_memory", "1.5", "rworkers.kv_memory: found 1.5"},
         BadValue{"/rworkers/kv_memory", "\"1MiB\"",
                  "expected at least one block of 32 tokens in all layers, 16777216 b"},
-        BadValue{"/rworkers/block_tokens", "24", "block_tokens: found 24; expected a power of two"},
+        BadValue{"/rworkers/block_tokens", "48", "block_tokens: found 48; expected a power of two from 32 to 1024"},
+        BadValue{"/rworkers/block_tokens", "16", "block_tokens: found 16; expected"},
         BadValue{"/rworkers/kv_dtype", "\"int8\"", "kv_dtype: \"int8\" is not in this build"},
         BadValue{"/pipeline/mini_batches", "0", "pipeline.mini_batches: found 0"},
         BadValue{"/pipeline/max_batch", "1", "2 mini-batches cannot share max_batch = 1"},

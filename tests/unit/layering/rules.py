@@ -13,7 +13,7 @@ RESERVED_HEADERS = {
     r"(ATen|c10|caffe2)/": r"src/sworker/(model|attention|device|engine)/",
     r"torch/": r"(?!)",  # The umbrella header costs 20 s a file; ATen/ has all that is needed.
     r"infiniband/|rdma/": r"src/common/transport/verbs/",
-    r"\w*intrin\.h": r"kernels/(avx2|avx512)/",
+    r"\w*intrin\.h": r"kernels/(simd|avx2|avx512|amx)/",
     r"cuda\w*\.h|ATen/cuda/|c10/cuda/": r"src/sworker/device/cuda/",
     r"gflags/": r"(.*/)?main\.cc$|src/common/flags/",
 }
@@ -75,7 +75,8 @@ def include_violations(path, line):
     if path.startswith("src/sworker/scheduler/") and SCHEDULER_FORBIDDEN.match(header):
         yield f"the scheduler is pure and must not include {header}"
     if path.startswith("kernels/") and quote == "<" and re.search(r"[./]", header):
-        if not re.fullmatch(r"\w*intrin\.h|cpuid\.h", header):
+        # The last two: a process has to ask Linux for AMX's tiles.
+        if not re.fullmatch(r"\w*intrin\.h|cpuid\.h|sys/syscall\.h|unistd\.h", header):
             yield f"kernels include only the standard library, not {header}"
     folder = folder_of(path)
     if quote == '"' and folder:

@@ -19,16 +19,23 @@ namespace fastdecode::rworker {
 inline constexpr SessionLimits kSmallLimits{
     .block_tokens = 32, .max_context = 2048, .max_sequences = 16, .max_rows = 16, .max_mini_batches = 2};
 
+// What a test's cache holds and which kernel works on it.
+struct TestKernel {
+  const kernels::AttentionKernel* kernel = kernels::ChooseAttentionKernel("auto", kernels::DetectCpuFeatures()).kernel;
+  kernels::KvFormat keys = kernels::KvFormat::kF16;
+  kernels::KvFormat values = kernels::KvFormat::kF16;
+  kernels::KvCodec codec() const { return kernels::CodecOf(*kernel, keys, values); }
+};
+
 struct TestService {
-  TestService(const AttentionShape& shape, const SessionLimits& limits, int threads = 1, int64_t blocks = 512)
+  TestService(const AttentionShape& shape, const SessionLimits& limits, int threads = 1, int64_t blocks = 512,
+              const TestKernel& kernel = {})
       : pool(threads, /*pin=*/false) {
-    auto kernel = kernels::ChooseAttentionKernel("auto", kernels::DetectCpuFeatures()).kernel;
-    const kernels::KvCodec codec = kernels::CodecOf(*kernel, kernels::KvFormat::kF16, kernels::KvFormat::kF16);
-    const KvGeometry geometry{shape, limits.block_tokens, limits.max_context, limits.max_sequences, codec};
+    const KvGeometry geometry{shape, limits.block_tokens, limits.max_context, limits.max_sequences, kernel.codec()};
     auto mapped = PoolMemory::Map(blocks * geometry.block_bytes(), 0);
     EXPECT_TRUE(mapped.ok());
     memory = std::move(*mapped);
-    auto created = AttentionService::Create(shape, limits, &memory, kernel, codec, &pool);
+    auto created = AttentionService::Create(shape, limits, &memory, kernel.kernel, kernel.codec(), &pool);
     EXPECT_TRUE(created.ok()) << created.status().ToString();
     service = std::move(*created);
   }
