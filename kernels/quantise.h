@@ -17,6 +17,14 @@ inline uint16_t FloatToBf16(float x) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// The same for what is stored: a finite value that would round to infinity becomes the largest, and is counted.
+inline uint16_t SaturatedBf16(float x, int& beyond) {
+  const uint16_t nearest = FloatToBf16(x);
+  if ((nearest & 0x7fffu) != 0x7f80u || std::fabs(x) > 3.4028234663852886e38f) return nearest;
+  ++beyond;
+  return static_cast<uint16_t>(nearest - 1);
+}
+
 // The least bf16 that is not below x >= 0.
 inline uint16_t Bf16NotBelow(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
@@ -24,6 +32,7 @@ inline uint16_t Bf16NotBelow(float x) {
 }
 
 inline constexpr uint16_t kBf16NaN = 0x7fc0;
+inline constexpr uint16_t kBf16Normal = 0x0080;  // the least; the inverse of a lesser scale would be infinite
 
 // Largest magnitude of a strided row; NaN or infinity where there is one.
 inline float LargestMagnitude(const float* row, int32_t count) {
@@ -43,7 +52,7 @@ inline uint16_t QuantiseInt8(const float* row, int32_t count, int8_t* out) {
   const float largest = LargestMagnitude(row, count);
   const bool finite = largest == largest;
   const uint16_t scale = finite ? Bf16NotBelow(largest / 127.0f) : kBf16NaN;
-  const float inverse = finite && scale != 0 ? 1.0f / Bf16ToFloat(scale) : 0.0f;
+  const float inverse = finite && scale >= kBf16Normal ? 1.0f / Bf16ToFloat(scale) : 0.0f;
   for (int32_t i = 0; i < count; ++i) {
     const float x = finite ? row[i] * inverse : 0.0f;
     out[i] = static_cast<int8_t>(static_cast<int32_t>(x + (x < 0 ? -0.5f : 0.5f)));
@@ -62,7 +71,7 @@ inline uint16_t QuantiseInt4(const float* row, int32_t count, int8_t* out) {
   }
   const uint16_t magnitude = Bf16NotBelow(std::fabs(extreme) / 8.0f);
   const auto scale = static_cast<uint16_t>(extreme > 0 ? magnitude | 0x8000u : magnitude);
-  const float inverse = finite && magnitude != 0 ? 1.0f / Bf16ToFloat(scale) : 0.0f;
+  const float inverse = finite && magnitude >= kBf16Normal ? 1.0f / Bf16ToFloat(scale) : 0.0f;
   for (int32_t i = 0; i < count; ++i) {
     const float x = finite ? row[i] * inverse : 0.0f;
     const auto q = static_cast<int32_t>(x + (x < 0 ? -0.5f : 0.5f));

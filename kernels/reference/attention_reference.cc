@@ -42,6 +42,7 @@ constexpr int32_t ScaleGroups(KvFormat format, int32_t head_dim) {
 
 template <KvFormat kFormat>
 struct KeyPlaces {
+  static int32_t Width(int32_t head_dim) { return head_dim; }
   static int64_t Payload(int32_t head_dim) { return int64_t{head_dim} * kTileTokens * ElementBits(kFormat) / 8; }
   static Place Of(int32_t head_dim, int32_t token, int32_t d) {
     if (kFormat != KvFormat::kInt4) {
@@ -55,6 +56,7 @@ struct KeyPlaces {
 
 template <KvFormat kFormat>
 struct ValuePlaces {
+  static int32_t Width(int32_t head_dim) { return kFormat == KvFormat::kInt4 ? PaddedDim(head_dim) : head_dim; }
   static int64_t Payload(int32_t head_dim) {
     return int64_t{PaddedDim(head_dim)} * kTileTokens * ElementBits(kFormat) / 8;
   }
@@ -93,7 +95,7 @@ int StoreRow(const float* row, int32_t head_dim, int32_t token, std::byte* tile)
       beyond += clipped ? 1 : 0;
       Write(tile + place.at, FloatToHalf(clipped ? std::copysign(kLargestF16, row[d]) : row[d]));
     } else {
-      Write(tile + place.at, FloatToBf16(row[d]));
+      Write(tile + place.at, SaturatedBf16(row[d], beyond));
     }
   }
   return beyond;
@@ -101,14 +103,14 @@ int StoreRow(const float* row, int32_t head_dim, int32_t token, std::byte* tile)
 
 template <KvFormat kFormat, class Places>
 int StoreQuantised(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
-  int8_t quants[kMaxHeadDim];
+  int8_t quants[kMaxHeadDim] = {};
   for (int32_t begin = 0, end = 0; begin < head_dim; begin = end) {
     const int64_t scale_at = Places::Of(head_dim, token, begin).scale_at;
     while (end < head_dim && Places::Of(head_dim, token, end).scale_at == scale_at) ++end;
     Write(tile + scale_at, kFormat == KvFormat::kInt8 ? QuantiseInt8(row + begin, end - begin, quants + begin)
                                                       : QuantiseInt4(row + begin, end - begin, quants + begin));
   }
-  for (int32_t d = 0; d < head_dim; ++d) {
+  for (int32_t d = 0; d < Places::Width(head_dim); ++d) {
     const Place place = Places::Of(head_dim, token, d);
     if constexpr (kFormat == KvFormat::kInt8) {
       Write(tile + place.at, quants[d]);

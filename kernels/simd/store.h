@@ -34,8 +34,9 @@ inline int NarrowF16(const float* row, int32_t count, uint16_t* out) {
 }
 
 inline int NarrowBf16(const float* row, int32_t count, uint16_t* out) {
-  for (int32_t i = 0; i < count; ++i) out[i] = FloatToBf16(row[i]);
-  return 0;  // its range is f32's
+  int beyond = 0;
+  for (int32_t i = 0; i < count; ++i) out[i] = SaturatedBf16(row[i], beyond);
+  return beyond;
 }
 
 using Narrow = int (*)(const float*, int32_t, uint16_t*);

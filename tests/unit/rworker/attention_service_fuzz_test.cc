@@ -10,14 +10,14 @@ namespace {
 
 constexpr AttentionShape kShape{.num_layers = 2, .num_heads = 4, .num_kv_heads = 2, .head_dim = 16};
 constexpr SessionLimits kLimits{
-    .block_tokens = 8, .max_context = 64, .max_sequences = 4, .max_rows = 3, .max_mini_batches = 2};
+    .block_tokens = 32, .max_context = 256, .max_sequences = 4, .max_rows = 3, .max_mini_batches = 2};
 
 class Fuzz {
  public:
   explicit Fuzz(uint64_t seed)
       : random_(seed),
         service_(kShape, kLimits, 2, /*blocks=*/20),
-        kv_(static_cast<size_t>(2 * kShape.kv_width()) * 64) {}
+        kv_(static_cast<size_t>(2 * kShape.kv_width()) * 256) {}
 
   void Call() {
     const KvStats before = service_->stats();
@@ -74,9 +74,9 @@ class Fuzz {
         return -static_cast<int64_t>(random_() % 3);
       case 2:
       case 3:
-        return static_cast<int64_t>(random_() % 70);
+        return static_cast<int64_t>(random_() % 280);
       default:
-        return static_cast<int64_t>(random_() % 6);
+        return static_cast<int64_t>(random_() % 24);
     }
   }
   int MiniBatch() { return random_() % 10 == 0 ? static_cast<int>(random_()) : static_cast<int>(random_() % 2); }

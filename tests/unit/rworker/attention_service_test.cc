@@ -30,11 +30,11 @@ void ExpectNear(const std::vector<uint16_t>& o, const std::vector<double>& right
 TEST(AttentionService, PrefillAndStepsGiveTheRightOutput) {
   TestService service(kShape, kSmallLimits);
   ASSERT_TRUE(Prefill(*service.service, 5, 530).ok());  // more than one range
-  ASSERT_TRUE(Prefill(*service.service, 6, 15).ok());
-  for (uint32_t step = 0; step < 4; ++step) {  // 6 and 7 cross block edges, 7 starts from nothing
-    const StepOutput out = RunStep(*service.service, 0, step, {{7, step, 0}, {5, 530 + step, 0}, {6, 15 + step, 0}});
+  ASSERT_TRUE(Prefill(*service.service, 6, 31).ok());
+  for (uint32_t step = 0; step < 4; ++step) {  // 6 crosses a block's edge, 7 starts from nothing
+    const StepOutput out = RunStep(*service.service, 0, step, {{7, step, 0}, {5, 530 + step, 0}, {6, 31 + step, 0}});
     ExpectNear(out.at(5), RightOutput(kShape, 5, 530 + step));
-    ExpectNear(out.at(6), RightOutput(kShape, 6, 15 + step));
+    ExpectNear(out.at(6), RightOutput(kShape, 6, 31 + step));
     ExpectNear(out.at(7), RightOutput(kShape, 7, step));
   }
   EXPECT_EQ(service->stats().sequences, 3);
@@ -44,9 +44,9 @@ TEST(AttentionService, PrefillAndStepsGiveTheRightOutput) {
 
 TEST(AttentionService, AReplayedStepGivesTheSameBits) {
   TestService service(kShape, kSmallLimits);
-  ASSERT_TRUE(Prefill(*service.service, 1, 20).ok());
-  const StepOutput first = RunStep(*service.service, 0, 1, {{1, 20, 0}});
-  EXPECT_EQ(RunStep(*service.service, 0, 2, {{1, 20, 0}}), first);
+  ASSERT_TRUE(Prefill(*service.service, 1, 40).ok());
+  const StepOutput first = RunStep(*service.service, 0, 1, {{1, 40, 0}});
+  EXPECT_EQ(RunStep(*service.service, 0, 2, {{1, 40, 0}}), first);
   EXPECT_EQ(service->stats().total_blocks - service->stats().free_blocks, 2);
 }
 
@@ -119,28 +119,26 @@ TEST(AttentionService, RowsMustBelongToTheStepThatBegan) {
 
 TEST(AttentionService, BlocksAndSequencesRunOutWithNumbers) {
   SessionLimits limits = kSmallLimits;
-  limits.max_context = 64;
+  limits.max_context = 128;
   limits.max_sequences = 2;
   limits.max_rows = 2;
   TestService service(kShape, limits, 1, /*blocks=*/4);
-  ASSERT_TRUE(Prefill(*service.service, 1, 48).ok());
-  ASSERT_TRUE(Prefill(*service.service, 2, 16).ok());
-  const std::vector<StepRow> rows = {{1, 48, 0}, {2, 16, 0}};
+  ASSERT_TRUE(Prefill(*service.service, 1, 96).ok());
+  ASSERT_TRUE(Prefill(*service.service, 2, 32).ok());
+  const std::vector<StepRow> rows = {{1, 96, 0}, {2, 32, 0}};
   EXPECT_FAILS(service->BeginStep(0, 0, rows), StatusCode::kResourceExhausted, "2 more KV blocks; 0 of 4");
   EXPECT_FAILS(Prefill(*service.service, 3, 1), StatusCode::kResourceExhausted, "2 sequences");
   ASSERT_TRUE(service->Free(2).ok());
-  EXPECT_FAILS(Prefill(*service.service, 3, 17), StatusCode::kResourceExhausted, "2 more KV blocks; 1 of 4");
+  EXPECT_FAILS(Prefill(*service.service, 3, 33), StatusCode::kResourceExhausted, "2 more KV blocks; 1 of 4");
   EXPECT_EQ(service->stats().sequences, 1) << "a sequence that got nothing is forgotten";
-  EXPECT_TRUE(service->BeginStep(0, 1, std::vector<StepRow>{{1, 48, 0}}).ok());
+  EXPECT_TRUE(service->BeginStep(0, 1, std::vector<StepRow>{{1, 96, 0}}).ok());
 }
 
 TEST(AttentionService, ShapesAndLimitsAreBounded) {
   ComputePool pool(1, false);
   PoolMemory memory = *PoolMemory::Map(1 << 20, 0);
   const auto create = [&](AttentionShape shape, SessionLimits limits) {
-    return AttentionService::Create(shape, limits, &memory, kernels::AttentionKernels()[0],
-                                    F16(*kernels::AttentionKernels()[0]), &pool)
-        .status();
+    return AttentionService::Create(shape, limits, &memory, TestKernel().kernel, TestKernel().codec(), &pool).status();
   };
   EXPECT_FAILS(create({2, 6, 4, 32}, kSmallLimits), StatusCode::kInvalidArgument, "no multiple of num_kv_heads");
   EXPECT_FAILS(create({2, 6, 2, 33}, kSmallLimits), StatusCode::kInvalidArgument, "no multiple of 8");
@@ -155,6 +153,11 @@ TEST(AttentionService, ShapesAndLimitsAreBounded) {
   limits.max_rows = 17;
   EXPECT_FAILS(create(kShape, limits), StatusCode::kInvalidArgument, "max_rows is 17");
   limits = kSmallLimits;
+  limits.block_tokens = 48;
+  EXPECT_FAILS(create(kShape, limits), StatusCode::kInvalidArgument, "block_tokens 48 is no multiple of 32");
+  limits.block_tokens = 0;
+  EXPECT_FAILS(create(kShape, limits), StatusCode::kInvalidArgument, "block_tokens is 0; expected 32 to");
+  limits = kSmallLimits;
   limits.max_context = 1 << 20;
   EXPECT_FAILS(create(kShape, limits), StatusCode::kResourceExhausted, "raise kv_memory");
 }
@@ -165,8 +168,8 @@ TEST(AttentionService, MemoryIsReusedByTheNextSession) {
   TestService service(kShape, kSmallLimits);
   ASSERT_TRUE(Prefill(*service.service, 1, 100).ok());
   service.service.reset();
-  auto next = AttentionService::Create(kOther, kSmallLimits, &service.memory, kernels::AttentionKernels()[0],
-                                       F16(*kernels::AttentionKernels()[0]), &service.pool);
+  auto next = AttentionService::Create(kOther, kSmallLimits, &service.memory, TestKernel().kernel, TestKernel().codec(),
+                                       &service.pool);
   ASSERT_TRUE(next.ok()) << next.status().ToString();
   EXPECT_EQ((*next)->stats().sequences, 0);
   ASSERT_TRUE(Prefill(**next, 1, 40).ok());

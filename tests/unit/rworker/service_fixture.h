@@ -20,21 +20,27 @@ namespace fastdecode::rworker {
 inline constexpr SessionLimits kSmallLimits{
     .block_tokens = 32, .max_context = 2048, .max_sequences = 16, .max_rows = 16, .max_mini_batches = 2};
 
+// What a test's cache holds and which kernel works on it.
+struct TestKernel {
+  const kernels::AttentionKernel* kernel = kernels::ChooseAttentionKernel("auto", kernels::DetectCpuFeatures()).kernel;
+  kernels::KvFormat keys = kernels::KvFormat::kF16;
+  kernels::KvFormat values = kernels::KvFormat::kF16;
+  kernels::KvCodec codec() const { return kernels::CodecOf(*kernel, keys, values); }
+};
+
 struct TestService {
   // `nodes`: pretended NUMA nodes, over which threads and blocks are spread.
   TestService(const AttentionShape& shape, const SessionLimits& limits, int threads = 1, int64_t blocks = 512,
-              int nodes = 1)
+              int nodes = 1, const TestKernel& kernel = {})
       : pool(threads, FakeNodes(nodes), /*pin=*/false) {
-    auto kernel = kernels::ChooseAttentionKernel("auto", kernels::DetectCpuFeatures()).kernel;
-    const kernels::KvCodec codec = kernels::CodecOf(*kernel, kernels::KvFormat::kF16, kernels::KvFormat::kF16);
-    const KvGeometry geometry{shape, limits.block_tokens, limits.max_context, limits.max_sequences, codec};
+    const KvGeometry geometry{shape, limits.block_tokens, limits.max_context, limits.max_sequences, kernel.codec()};
     PoolOptions options;
     options.bytes = blocks * geometry.block_bytes();
     options.topology = FakeNodes(nodes);
     auto mapped = PoolMemory::Map(options);
     EXPECT_TRUE(mapped.ok());
     memory = std::move(*mapped);
-    auto created = AttentionService::Create(shape, limits, &memory, kernel, codec, &pool);
+    auto created = AttentionService::Create(shape, limits, &memory, kernel.kernel, kernel.codec(), &pool);
     EXPECT_TRUE(created.ok()) << created.status().ToString();
     service = std::move(*created);
   }

@@ -80,6 +80,8 @@ TEST(SessionPlan, EachBoundIsNamedWhenPassed) {
       {"head_dim 4 ", kUnknown, [](SessionOpen& o) { o.head_dim = 4; }},
       {"head_dim 2147483648 ", kUnknown, [](SessionOpen& o) { o.head_dim = 1U << 31; }},
       {"block_tokens is 0", kBad, [](SessionOpen& o) { o.block_tokens = 0; }},
+      {"block_tokens is 16, expected 32 to", kBad, [](SessionOpen& o) { o.block_tokens = 16; }},
+      {"block_tokens 48 is no multiple of 32", kBad, [](SessionOpen& o) { o.block_tokens = 48; }},
       {"max_context is 4294967295", kBad, [](SessionOpen& o) { o.max_context = ~0U; }},
       {"max_sequences is 0", kBad, [](SessionOpen& o) { o.max_sequences = 0; }},
       {"max_rows is 1025, expected 1 to 1024", kBad, [](SessionOpen& o) { o.max_rows = 1025; }},

@@ -1,0 +1,116 @@
+#include "stored.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace fastdecode::kernels {
+namespace {
+
+constexpr int kTokens = 32;
+constexpr int kPart = 32;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+int Half(const std::byte* at) { return std::to_integer<int>(at[0]) | std::to_integer<int>(at[1]) << 8; }
+
+double Scale(const std::byte* at) { return Bf16Value(static_cast<uint16_t>(Half(at))); }
+
+double Wide(KvFormat format, const std::byte* at) {
+  const auto bits = static_cast<uint16_t>(Half(at));
+  return format == KvFormat::kF16 ? HalfValue(bits) : Bf16Value(bits);
+}
+
+double Byte(const std::byte* at) {
+  const int value = std::to_integer<int>(*at);
+  return value < 128 ? value : value - 256;
+}
+
+// Nibble i of a little-endian word is in byte i / 2, the even ones below.
+double Nibble(const std::byte* word, int i) {
+  const int value = std::to_integer<int>(word[i / 2]) >> (i % 2 * 4) & 15;
+  return value < 8 ? value : value - 16;
+}
+
+int Padded(int head_dim) { return head_dim % 16 == 0 ? head_dim : head_dim + 8; }
+int PartsOf(int head_dim) { return head_dim / kPart + (head_dim % kPart != 0 ? 1 : 0); }
+
+// Elements of the part that holds d.
+int Width(int head_dim, int d) { return std::min(kPart, Padded(head_dim) - d / kPart * kPart); }
+
+}  // namespace
+
+double HalfValue(uint16_t half) {
+  const double sign = (half & 0x8000) != 0 ? -1 : 1;
+  const int exponent = (half >> 10) & 31;
+  const int mantissa = half & 1023;
+  if (exponent == 31) return mantissa != 0 ? std::nan("") : sign * kInfinity;
+  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
+  return sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+double Bf16Value(uint16_t bf16) {
+  const double sign = (bf16 & 0x8000) != 0 ? -1 : 1;
+  const int exponent = (bf16 >> 7) & 255;
+  const int mantissa = bf16 & 127;
+  if (exponent == 255) return mantissa != 0 ? std::nan("") : sign * kInfinity;
+  if (exponent == 0) return sign * std::ldexp(mantissa, -133);
+  return sign * std::ldexp(128 + mantissa, exponent - 134);
+}
+
+uint16_t NearestHalf(double value) {
+  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  if (std::isnan(value)) return 0x7e00;
+  const double magnitude = std::fabs(value);
+  if (magnitude >= 65520) return sign | 0x7c00;
+  const int exponent = magnitude == 0 ? -14 : std::max(-14, std::ilogb(magnitude));
+  const auto steps = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));  // 1024 .. 2048, or less
+  return static_cast<uint16_t>(sign | ((exponent + 14) * 1024 + steps));
+}
+
+int64_t KeyTileBytes(KvFormat format, int head_dim) {
+  if (format == KvFormat::kInt8) return head_dim * kTokens + kTokens * 2;
+  if (format == KvFormat::kInt4) return head_dim / 8 * kTokens * 4 + PartsOf(head_dim) * kTokens * 2;
+  return head_dim * kTokens * 2;
+}
+
+int64_t ValueTileBytes(KvFormat format, int head_dim) {
+  if (format == KvFormat::kInt8) return Padded(head_dim) * kTokens + kTokens * 2;
+  if (format == KvFormat::kInt4)
+    return Padded(head_dim) / 16 * (kTokens / 8) * 16 * 4 + PartsOf(head_dim) * kTokens * 2;
+  return Padded(head_dim) * kTokens * 2;
+}
+
+double StoredKeyScale(KvFormat format, const std::byte* tile, int head_dim, int token, int d) {
+  if (format == KvFormat::kInt8) return Scale(tile + head_dim * kTokens + token * 2);
+  if (format == KvFormat::kInt4) return Scale(tile + head_dim / 8 * kTokens * 4 + (d / kPart * kTokens + token) * 2);
+  return 1;
+}
+
+double StoredKey(KvFormat format, const std::byte* tile, int head_dim, int token, int d) {
+  const double scale = StoredKeyScale(format, tile, head_dim, token, d);
+  if (format == KvFormat::kInt8) return scale * Byte(tile + d * kTokens + token);
+  if (format == KvFormat::kInt4) return scale * Nibble(tile + (d / 8 * kTokens + token) * 4, d % 8);
+  return Wide(format, tile + (d * kTokens + token) * 2);
+}
+
+double StoredValueScale(KvFormat format, const std::byte* tile, int head_dim, int token, int d) {
+  const int padded = Padded(head_dim);
+  if (format == KvFormat::kInt8) return Scale(tile + padded * kTokens + token * 2);
+  if (format == KvFormat::kInt4) return Scale(tile + padded * kTokens / 2 + (d / kPart * kTokens + token) * 2);
+  return 1;
+}
+
+double StoredValue(KvFormat format, const std::byte* tile, int head_dim, int token, int d) {
+  const double scale = StoredValueScale(format, tile, head_dim, token, d);
+  const int width = Width(head_dim, d);
+  const int before = d / kPart * kPart * kTokens;  // elements of the parts before
+  if (format == KvFormat::kInt4) {
+    const int entry = token * (width / 16) + d % kPart / 16;
+    return scale * Nibble(tile + before / 2 + (entry / 8 * 16 + d % 16) * 4, entry % 8);
+  }
+  const int element = before + token * width + d % kPart;
+  return format == KvFormat::kInt8 ? scale * Byte(tile + element) : Wide(format, tile + element * 2);
+}
+
+}  // namespace fastdecode::kernels
