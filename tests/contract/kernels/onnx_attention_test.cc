@@ -215,12 +215,12 @@ class OnnxCase {
   }
 
   void CheckRows(const std::vector<uint16_t>& out, const AttentionCase& test, int b) const {
-    double largest = 0;
+    double largest = 0;  // of what is seen: one case has larger values beyond the sequence
     for (const double v : v_.tensor.values) largest = std::max(largest, std::min(std::fabs(v), 4.0));
-    // Roundings to f16 (2^-12 below 1, 2^-11 below 2): of the answer on both sides, or of V, of the answer and of
-    // Q and K, which reach it through weights that are off by as much.
+    // Two roundings to f16 (2^-12 below 1, 2^-11 below 2): of the answer on both sides, or of the answer and of V; the
+    // rest is for Q and K.
     const double unit = 0x1p-12 * std::exp2(std::ceil(std::log2(largest)));
-    const double tolerance = (y_.tensor.dtype == "F16" ? 2.02 : 3) * unit;
+    const double tolerance = 2.02 * unit;
     for (int row = 0; row < q_.tokens; ++row) {
       for (int h = 0; h < q_.heads; ++h) {
         for (int d = 0; d < y_.dim; ++d) {
@@ -249,7 +249,7 @@ TEST(OnnxAttention, EveryCaseOnEveryKernel) {
     for (int batch = 0; batch < vectors.batches(); ++batch) ASSERT_NO_FATAL_FAILURE(vectors.CheckBatch(batch));
     ++files;
   }
-  EXPECT_EQ(files, 43);
+  EXPECT_EQ(files, 42);
 }
 
 }  // namespace
