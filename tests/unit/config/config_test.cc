@@ -85,8 +85,7 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   const int64_t gib = int64_t{1} << 30;
   const RWorkerHost first = {"cpu01:7200", "cpu01:7200", "user@cpu01", "", 32, {.bytes = 200 * gib}};
   const RWorkerHost second = {"[::1]:7201", "[::]:7201", "", "/opt/fastdecode/bin", 3, {.percent = 80}};
-  EXPECT_EQ(config->rworkers,
-            (RWorkersOptions{0, {first, second}, 3, {.bytes = 8 * gib}, 64, {"int8", "int4"}}));
+  EXPECT_EQ(config->rworkers, (RWorkersOptions{0, {first, second}, 3, {.bytes = 8 * gib}, 64, {"int8", "int4"}}));
   EXPECT_EQ(config->pipeline, (PipelineOptions{3, 1024, 512}));
   EXPECT_EQ(config->load_control, (LoadControlOptions{false, 65536, 4}));
   EXPECT_EQ(config->transport, (TransportOptions{"tcp", "/etc/fastdecode/secret", 100, 700}));
