@@ -25,7 +25,7 @@ DEFINE_string(contexts, "",
               "sequences by their cached tokens, as in 1x16384,63x128; takes the place of --batch and --context");
 DEFINE_string(kv_dtype, "f16", "format of K and V: f16, bf16, int8, int4, or keys/values as in int8/int4");
 DEFINE_int32(threads, 1, "threads; 0: as many as this process may use CPUs");
-DEFINE_int32(block_tokens, 32, "tokens of a KV block");
+DEFINE_int32(block_tokens, 128, "tokens of a KV block");
 DEFINE_int32(passes, 5, "measured passes");
 DEFINE_string(kernel, "auto", "attention kernel: auto, or one by name");
 DEFINE_string(json, "", "append the line to this file too");

@@ -16,13 +16,11 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/amx/amx_ops.h"
 #include "kernels/avx512/vector_avx512.h"
-#include "kernels/dispatch.h"
 #include "kernels/simd/keys.h"
 
 namespace fastdecode::kernels {
-
-extern const AttentionKernel kAvx512Kernel;
 
 namespace {
 
@@ -327,23 +325,8 @@ void TileValues(const ValueArgs& a) {
   }
 }
 
-AttentionKernel MakeAmx() {
-  AttentionKernel kernel = kAvx512Kernel;
-  kernel.name = "amx";
-  kernel.description = "AMX tiles of bf16 pairs for eight query vectors and more, else AVX-512";
-  kernel.features |= kAvx512bw | kAvx512bf16 | kAmxBf16;
-  kernel.keys[kF16].packed_floats = &PackedQueryFloats;
-  kernel.keys[kF16].load_query = &PackQuery;
-  kernel.keys[kF16].scores = &TileScores;
-  kernel.values[kF16].add = &TileValues;
-  kernel.enter = &Enter;
-  kernel.leave = &Leave;
-  return kernel;
-}
-
 }  // namespace
 
-extern const AttentionKernel kAmxKernel;
-const AttentionKernel kAmxKernel = MakeAmx();  // of one that is there before any code runs
+constinit const AmxOps kAmxOps = {&PackedQueryFloats, &PackQuery, &TileScores, &TileValues, &Enter, &Leave};
 
 }  // namespace fastdecode::kernels

@@ -64,7 +64,7 @@ struct RWorkersOptions {
   std::vector<RWorkerHost> hosts;
   int threads = 0;                                    // default of a host's threads; 0: auto
   MemoryAmount kv_memory{.bytes = int64_t{1} << 30};  // default of a host's
-  int block_tokens = 32;
+  int block_tokens = 128;
   KvDtype kv_dtype;
   friend bool operator==(const RWorkersOptions&, const RWorkersOptions&) = default;
 };

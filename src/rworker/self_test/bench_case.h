@@ -23,7 +23,7 @@ struct BenchCase {
   std::string contexts;  // in their place sequences by length, as in "1x16384,63x128"
   std::string kv_dtype = "f16";
   int threads = 1;
-  int block_tokens = 32;
+  int block_tokens = 128;
   int passes = 5;
   std::string kernel = "auto";
   rworker::CpuTopology topology{};    // without nodes: this machine's

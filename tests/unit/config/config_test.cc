@@ -235,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"/rworkers/kv_memory", "\"60%\"",
                  "kv_memory of the R-workers of this host is 120% of its free memory in all; expected at most 95%"},
         BadValue{"/rworkers/kv_memory", "\"1MiB\"",
-                 "expected at least one block of 32 tokens in all layers, 16777216 b"},
+                 "expected at least one block of 128 tokens in all layers, 67108864 b"},
         BadValue{"/rworkers/block_tokens", "16", "block_tokens: found 16; expected a whole number from 32 to 1024"},
         BadValue{"/rworkers/block_tokens", "48", "block_tokens: found 48; expected a power of two from 32"},
         BadValue{

@@ -106,7 +106,7 @@ TEST(PagedKv, SlotsRunOutAndANewSequenceStartsEmpty) {
 // One part a NUMA node: blocks of all layers lie within the part of their arena.
 TEST(PagedKv, ASequencesBlocksLieInOnePartWhileThereAreAny) {
   const KvGeometry geometry = Geometry({.num_layers = 3, .num_heads = 4, .num_kv_heads = 2, .head_dim = 8}, 160, 3);
-  const int64_t part = 6 * geometry.block_bytes() + 304;  // no whole number of blocks
+  const int64_t part = 6 * geometry.block_bytes() + 3208;  // no whole number of blocks
   EXPECT_EQ(PagedKv::BlocksIn(2 * part, geometry, 2), 12);
   std::vector<uint64_t> storage(static_cast<size_t>(2 * part / 8));
   const auto* const base = reinterpret_cast<std::byte*>(storage.data());

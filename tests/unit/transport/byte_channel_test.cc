@@ -82,7 +82,7 @@ TEST_F(ByteChannelTest, UnknownTypesMagicsAndVersionsAreRefused) {
     FrameHeader header = GoodbyeHeader();
     if (i == 0) header.type = 6;
     if (i == 1) header.magic = 0;
-    if (i == 2) header.version = 2;
+    if (i == 2) header.version = kProtocolVersion + 1;
     SendFrame(header, 0);
     ByteChannel::Frame frame;
     EXPECT_EQ(channel_.ReadFrame(frame).code(), StatusCode::kDataLoss) << i;
