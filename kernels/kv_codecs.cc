@@ -79,6 +79,19 @@ std::vector<std::string> FormatNames() {
   return names;
 }
 
+std::string FormatList() {
+  std::string list;
+  for (const std::string& name : FormatNames()) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
+std::optional<KvCodes> CodesOf(std::string_view names) {
+  const size_t slash = names.find('/');
+  const KvCodes codes{CodeOf(names.substr(0, slash)), CodeOf(slash == names.npos ? names : names.substr(slash + 1))};
+  if (codes.keys == 0 || codes.values == 0) return std::nullopt;
+  return codes;
+}
+
 std::string Describe(KvCodes codes) {
   const std::string keys(NameOf(codes.keys));
   if (codes.keys == codes.values) return keys;

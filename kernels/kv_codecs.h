@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,6 +54,10 @@ uint8_t CodeOf(std::string_view name);
 // Empty: no format of this build has the code.
 std::string_view NameOf(uint8_t code);
 std::vector<std::string> FormatNames();
+// "f16, bf16, int8, int4".
+std::string FormatList();
+// Of "int8", or of "int8/int4", keys and values; none: a name is not of this build.
+std::optional<KvCodes> CodesOf(std::string_view names);
 // "int8", or "int8 keys, int4 values".
 std::string Describe(KvCodes codes);
 

@@ -40,17 +40,6 @@ namespace {
 using testing::Oracle;
 using testing::OracleCase;
 
-Result<kernels::KvCodes> ParseCodes(const std::string& text) {
-  const size_t slash = text.find('/');
-  const std::string keys = text.substr(0, slash);
-  const std::string values = slash == std::string::npos ? keys : text.substr(slash + 1);
-  const kernels::KvCodes codes{kernels::CodeOf(keys), kernels::CodeOf(values)};
-  if (codes.keys != 0 && codes.values != 0) return codes;
-  std::string known;
-  for (const std::string& name : kernels::FormatNames()) known += " " + name;
-  return InvalidArgument("--kv_dtype: " + text + " is not in this build; there are" + known);
-}
-
 nlohmann::ordered_json IdsJson(const Oracle& oracle, const std::vector<std::vector<int32_t>>& ids) {
   size_t equal = 0;
   std::optional<size_t> earliest;
@@ -107,8 +96,10 @@ Status Run() {
   std::vector<kernels::KvCodes> formats;
   std::stringstream list(FLAGS_kv_dtype);
   for (std::string text; std::getline(list, text, ',');) {
-    FD_ASSIGN_OR_RETURN(const kernels::KvCodes codes, ParseCodes(text));
-    formats.push_back(codes);
+    const auto codes = kernels::CodesOf(text);
+    if (!codes)
+      return InvalidArgument("--kv_dtype: " + text + " is not in this build; there are " + kernels::FormatList());
+    formats.push_back(*codes);
   }
   const kernels::KernelChoice choice = kernels::ChooseAttentionKernel(FLAGS_kernel, kernels::DetectCpuFeatures());
   if (choice.kernel == nullptr) return InvalidArgument(choice.error);

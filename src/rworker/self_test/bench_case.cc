@@ -11,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "kernels/f16.h"
+#include "kernels/kv_codecs.h"
 #include "rworker/attention_service.h"
 #include "rworker/cpu_topology.h"
 #include "rworker/host_limits.h"
@@ -106,21 +107,10 @@ Result<std::vector<int>> Contexts(const BenchCase& c) {
   return contexts;
 }
 
-// "int8", or "int8/int4": keys and values.
 Result<kernels::KvCodec> Codec(const kernels::AttentionKernel& kernel, std::string_view names) {
-  const size_t slash = names.find('/');
-  const std::string_view parts[] = {names.substr(0, slash), slash == names.npos ? names : names.substr(slash + 1)};
-  kernels::KvFormat formats[2] = {};
-  for (size_t i = 0; i < 2; ++i) {
-    const auto* const found =
-        std::find(std::begin(kernels::kKvFormatNames), std::end(kernels::kKvFormatNames), parts[i]);
-    if (found == std::end(kernels::kKvFormatNames)) {
-      return InvalidArgument("--kv_dtype " + std::string(names) + ": expected f16, bf16, int8, int4, or two of them " +
-                             "as in int8/int4 (keys/values)");
-    }
-    formats[i] = static_cast<kernels::KvFormat>(found - std::begin(kernels::kKvFormatNames));
-  }
-  return kernels::CodecOf(kernel, formats[0], formats[1]);
+  if (const auto codes = kernels::CodesOf(names)) return kernels::CodecOf(kernel, *codes);
+  return InvalidArgument("--kv_dtype " + std::string(names) + ": expected one of " + kernels::FormatList() +
+                         ", or two of them as in int8/int4 (keys/values)");
 }
 
 // "1x16384,63x128", longest first.

@@ -31,6 +31,12 @@ TEST(KvCodecs, NamesAndCodes) {
   EXPECT_EQ(CodeOf("fp8"), 0);
   for (const std::string& name : FormatNames()) EXPECT_EQ(NameOf(CodeOf(name)), name);
   for (const int code : {0, 5, 63, 65, 255}) EXPECT_EQ(NameOf(static_cast<uint8_t>(code)), "") << code;
+  EXPECT_EQ(FormatList(), "f16, bf16, int8, int4, e4m3");
+  EXPECT_EQ(CodesOf("int8"), (KvCodes{3, 3}));
+  EXPECT_EQ(CodesOf("e4m3/int4"), (KvCodes{kE4m3, 4}));
+  for (const char* wrong : {"", "/", "int8/", "/int8", "int8/int4/f16", "fp8", "int8/fp8"}) {
+    EXPECT_FALSE(CodesOf(wrong).has_value()) << wrong;
+  }
   EXPECT_EQ(Describe({3, 3}), "int8");
   EXPECT_EQ(Describe({3, kE4m3}), "int8 keys, e4m3 values");
 }
