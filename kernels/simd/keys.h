@@ -65,6 +65,12 @@ struct Int4Keys {
 
 constexpr int Passes(int vectors, int max_vectors) { return (vectors + max_vectors - 1) / max_vectors; }
 
+// Whether a pass of H query vectors may be one of several: these are of nearly equal size.
+template <class I, int H>
+constexpr bool IsOneOfMany() {
+  return 2 * H >= I::kMaxVectors;
+}
+
 // Vectors of tokens whose scores a pass of H query vectors holds at once.
 template <class I, int H>
 constexpr int TokenVectors() {
@@ -150,9 +156,10 @@ void Scores(const ScoreArgs& a) {
     float* const scores = a.scores + int64_t{done} * kTileTokens;
     Unroll<I::kMaxVectors>([&]<int h>() FD_INLINE {
       if (count != h + 1) return;
-      if (TokenVectors<I, h + 1>() * I::kLanes == kTileTokens && passes == 1) {
-        ScorePass<I, Keys, h + 1, true>(a, q, scores, ahead);
-      } else {
+      if constexpr (TokenVectors<I, h + 1>() * I::kLanes == kTileTokens) {
+        if (passes == 1) return ScorePass<I, Keys, h + 1, true>(a, q, scores, ahead);
+      }
+      if constexpr (IsOneOfMany<I, h + 1>() || TokenVectors<I, h + 1>() * I::kLanes < kTileTokens) {
         ScorePass<I, Keys, h + 1, false>(a, q, scores, ahead);
       }
     });

@@ -155,9 +155,10 @@ void AddValues(const ValueArgs& a) {
     float* const acc = a.acc + int64_t{done} * padded_dim;
     Unroll<I::kMaxVectors>([&]<int h>() FD_INLINE {
       if (count != h + 1) return;
-      if (PartVectors<I, h + 1, 2>() * I::kLanes == kPartDims && passes == 1) {
-        AddPass<I, Values, h + 1, true>(a, weights, acc, padded_dim, ahead);
-      } else {
+      if constexpr (PartVectors<I, h + 1, 2>() * I::kLanes == kPartDims) {
+        if (passes == 1) return AddPass<I, Values, h + 1, true>(a, weights, acc, padded_dim, ahead);
+      }
+      if constexpr (IsOneOfMany<I, h + 1>() || PartVectors<I, h + 1, 2>() * I::kLanes < kPartDims) {
         AddPass<I, Values, h + 1, false>(a, weights, acc, padded_dim, ahead);
       }
     });

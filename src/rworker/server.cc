@@ -9,6 +9,7 @@
 #include "common/config/address.h"
 #include "common/transport/tcp/socket.h"
 #include "common/wire/handshake.h"
+#include "kernels/kernel_check.h"
 #include "kernels/kv_codecs.h"
 #include "rworker/compute_pool.h"
 #include "rworker/control_loop.h"
@@ -63,6 +64,9 @@ Result<std::unique_ptr<RWorkerServer>> RWorkerServer::Start(const ServerOptions&
     return Status(options.kernel == "auto" ? StatusCode::kUnimplemented : StatusCode::kInvalidArgument, choice.error);
   }
   server->kernel_ = choice.kernel;
+  if (const std::string fault = kernels::FaultOfKernel(*choice.kernel); !fault.empty()) {
+    return DataLoss("wrong results on this CPU: " + fault + "; start with another --kernel");
+  }
   if (const std::string fault = kernels::FaultOfUserCodecs(); !fault.empty()) {
     return Internal("this build cannot be used: " + fault);
   }
