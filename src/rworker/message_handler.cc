@@ -167,8 +167,8 @@ void MessageHandler::PublishStats() {
 void MessageHandler::PublishBeyondRange(const KvStats& stats) {
   if (stats.beyond_range == 0) return;
   if (counters_.kv_beyond_range.load(std::memory_order_relaxed) == 0) {
-    LOG(WARNING) << stats.beyond_range << " elements of K and V were beyond the range of the cache's format and are "
-                 << "stored as its largest value; further ones of this session are counted, not logged";
+    LOG(WARNING) << "K and V have elements beyond the range of the cache's format (" << stats.beyond_range
+                 << " so far), stored as its largest value; further ones of this session are counted, not logged";
   }
   counters_.kv_beyond_range.store(static_cast<uint64_t>(stats.beyond_range), std::memory_order_relaxed);
 }

@@ -134,7 +134,9 @@ TEST_F(ConfigTest, OneFormatForKeysAndValuesIsSaidOnce) {
 // tokens, 2^15 scales of int8 and four times as many of int4.
 TEST_F(ConfigTest, ABlockIsAsLargeAsItsFormat) {
   const auto needed = [&](const json& kv_dtype) {
-    return LoadWith({{"/rworkers/kv_memory", "1MiB"}, {"/rworkers/kv_dtype", kv_dtype}}).status().message();
+    return LoadWith({{"/rworkers/kv_memory", "1MiB"}, {"/rworkers/block_tokens", 32}, {"/rworkers/kv_dtype", kv_dtype}})
+        .status()
+        .message();
   };
   EXPECT_THAT(needed("bf16"), HasSubstr(" 67108864 bytes for this model"));
   EXPECT_THAT(needed("int8"), HasSubstr(" 34078720 bytes for this model"));

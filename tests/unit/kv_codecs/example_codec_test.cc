@@ -7,12 +7,15 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "common/base/logging.h"
 #include "kernels/decode_attention.h"
 #include "kernels/dispatch.h"
 #include "kernels/f16.h"
 #include "kernels/kv_codecs.h"
+#include "rworker/message_handler.h"
 #include "tests/unit/rworker/service_fixture.h"
 
 namespace fastdecode::kernels {
@@ -262,6 +265,46 @@ TEST(ExampleCodecService, WhatIsBeyondTheRangeIsCounted) {
   ASSERT_TRUE(service.Attend(0, 1, 0, row.data(), 1, o.data(), &info).ok());
   EXPECT_EQ(service.stats().beyond_range, 3 * 3);
   for (const uint16_t x : o) EXPECT_TRUE(std::isfinite(kernels::HalfToFloat(x)));
+}
+
+class Warnings : public google::LogSink {
+ public:
+  Warnings() { google::AddLogSink(this); }
+  ~Warnings() override { google::RemoveLogSink(this); }
+  void send(google::LogSeverity severity, const char*, const char*, int, const google::LogMessageTime&,
+            const char* message, size_t length) override {
+    if (severity == google::GLOG_WARNING) lines.emplace_back(message, length);
+  }
+  std::vector<std::string> lines;
+};
+
+TEST(ExampleCodecService, TheHeartbeatCountsOnAndTheLogWarnsOnce) {
+  E4m3Service e4m3(kShape);
+  SessionCounters counters;
+  MessageHandler handler(e4m3.service.get(), &counters);
+  const auto width = static_cast<size_t>(2 * kShape.kv_width());
+  alignas(64) std::byte message[sizeof(MessageHeader) + 2 * 2 * 32 * 2] = {};
+  ASSERT_EQ(sizeof(message), sizeof(MessageHeader) + width * 2);
+  const auto append = [&](uint32_t position, uint16_t element) {
+    MessageHeader header;
+    header.type = static_cast<uint16_t>(MessageType::kKvAppend);
+    header.sequence = 1;
+    header.position = position;
+    header.rows = 1;
+    header.payload_bytes = static_cast<uint32_t>(width * 2);
+    std::memcpy(message, &header, sizeof(header));
+    std::memcpy(message + sizeof(header), &element, sizeof(element));
+    const Status status = handler.Handle({Lane::kBulk, 0, message, 0}, {});
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  };
+  Warnings warnings;
+  append(0, 0x3c00);
+  EXPECT_EQ(counters.Snapshot().kv_beyond_range, 0U);
+  EXPECT_TRUE(warnings.lines.empty());
+  for (uint32_t position = 1; position <= 5; ++position) append(position, 0x7c00);
+  EXPECT_EQ(counters.Snapshot().kv_beyond_range, 5U);
+  ASSERT_EQ(warnings.lines.size(), 1U);
+  EXPECT_NE(warnings.lines[0].find("beyond the range of the cache's format (1 so far)"), std::string::npos);
 }
 
 }  // namespace
