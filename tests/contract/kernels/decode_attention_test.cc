@@ -252,6 +252,8 @@ TEST_P(KernelContract, TilesAreAsLargeAsTheLayoutSays) {
       const KvLayout layout = MakeLayout(CodecOf(*GetParam(), keys, values), 3, head_dim, 64);
       EXPECT_EQ(layout.key_tile_bytes, StoredKeyBytes(keys, head_dim));
       EXPECT_EQ(layout.value_tile_bytes, StoredValueBytes(values, head_dim));
+      EXPECT_EQ(KeyTileBytes(keys, head_dim), layout.key_tile_bytes);
+      EXPECT_EQ(ValueTileBytes(values, head_dim), layout.value_tile_bytes);
       EXPECT_EQ(layout.key_tile_bytes % 64, 0);
       EXPECT_EQ(layout.value_tile_bytes % 64, 0);
       EXPECT_EQ(layout.block_bytes(), 3 * 2 * (layout.key_tile_bytes + layout.value_tile_bytes));
