@@ -133,11 +133,11 @@ class Block {
   const std::byte* KeyTile(int token, int head) const {
     const int64_t tile = head * (kBlockTokens / kTileTokens) + token / kTileTokens;
     return reinterpret_cast<const std::byte*>(memory_.data()) +
-           tile * (StoredKeyTileBytes(formats_.first, layout_.head_dim) +
-                   StoredValueTileBytes(formats_.second, layout_.head_dim));
+           tile *
+               (StoredKeyBytes(formats_.first, layout_.head_dim) + StoredValueBytes(formats_.second, layout_.head_dim));
   }
   const std::byte* ValueTile(int token, int head) const {
-    return KeyTile(token, head) + StoredKeyTileBytes(formats_.first, layout_.head_dim);
+    return KeyTile(token, head) + StoredKeyBytes(formats_.first, layout_.head_dim);
   }
   double Key(int token, int head, int d) const {
     return StoredKey(formats_.first, KeyTile(token, head), layout_.head_dim, token % kTileTokens, d);

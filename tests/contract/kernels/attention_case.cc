@@ -227,8 +227,8 @@ Output AttentionCase::Merge(const AttentionKernel& kernel, const Partials& parti
 std::vector<RightRow> AttentionCase::Right() const {
   const size_t count = k.size();
   std::vector<double> keys(count), values(count), query(q.size());
-  const int64_t key_bytes = StoredKeyTileBytes(spec_.keys, spec_.head_dim);
-  const int64_t tile_bytes = key_bytes + StoredValueTileBytes(spec_.values, spec_.head_dim);
+  const int64_t key_bytes = StoredKeyBytes(spec_.keys, spec_.head_dim);
+  const int64_t tile_bytes = key_bytes + StoredValueBytes(spec_.values, spec_.head_dim);
   const int64_t tiles = spec_.block_tokens / kTileTokens;
   for (int t = 0; t < spec_.length; ++t) {
     const int in_block = t % spec_.block_tokens;

@@ -250,13 +250,8 @@ TEST_P(KernelContract, TilesAreAsLargeAsTheLayoutSays) {
   for (const auto& [keys, values] : AllPairs()) {
     for (int head_dim = 8; head_dim <= kMaxHeadDim; head_dim += 8) {
       const KvLayout layout = MakeLayout(CodecOf(*GetParam(), keys, values), 3, head_dim, 64);
-<<<<<<< HEAD
-      EXPECT_EQ(layout.key_tile_bytes, StoredKeyTileBytes(keys, head_dim));
-      EXPECT_EQ(layout.value_tile_bytes, StoredValueTileBytes(values, head_dim));
-=======
       EXPECT_EQ(layout.key_tile_bytes, StoredKeyBytes(keys, head_dim));
       EXPECT_EQ(layout.value_tile_bytes, StoredValueBytes(values, head_dim));
->>>>>>> ktests
       EXPECT_EQ(KeyTileBytes(keys, head_dim), layout.key_tile_bytes);
       EXPECT_EQ(ValueTileBytes(values, head_dim), layout.value_tile_bytes);
       EXPECT_EQ(layout.key_tile_bytes % 64, 0);

@@ -68,13 +68,13 @@ uint16_t NearestHalf(double value) {
   return static_cast<uint16_t>(sign | ((exponent + 14) * 1024 + steps));
 }
 
-int64_t StoredKeyTileBytes(KvFormat format, int head_dim) {
+int64_t StoredKeyBytes(KvFormat format, int head_dim) {
   if (format == KvFormat::kInt8) return head_dim * kTokens + kTokens * 2;
   if (format == KvFormat::kInt4) return head_dim / 8 * kTokens * 4 + PartsOf(head_dim) * kTokens * 2;
   return head_dim * kTokens * 2;
 }
 
-int64_t StoredValueTileBytes(KvFormat format, int head_dim) {
+int64_t StoredValueBytes(KvFormat format, int head_dim) {
   if (format == KvFormat::kInt8) return Padded(head_dim) * kTokens + kTokens * 2;
   if (format == KvFormat::kInt4)
     return Padded(head_dim) / 16 * (kTokens / 8) * 16 * 4 + PartsOf(head_dim) * kTokens * 2;

@@ -16,8 +16,8 @@ double Bf16Value(uint16_t bf16);
 uint16_t NearestHalf(double value);
 
 // Bytes of a tile of keys and of one of values.
-int64_t StoredKeyTileBytes(KvFormat format, int head_dim);
-int64_t StoredValueTileBytes(KvFormat format, int head_dim);
+int64_t StoredKeyBytes(KvFormat format, int head_dim);
+int64_t StoredValueBytes(KvFormat format, int head_dim);
 
 // Element d of the head of a tile's token.
 double StoredKey(KvFormat format, const std::byte* tile, int head_dim, int token, int d);
