@@ -138,10 +138,10 @@ TEST_F(ConfigTest, ABlockIsAsLargeAsItsFormat) {
         .status()
         .message();
   };
-  EXPECT_THAT(needed("bf16"), HasSubstr(" 67108864 bytes for this model"));
-  EXPECT_THAT(needed("int8"), HasSubstr(" 34078720 bytes for this model"));
-  EXPECT_THAT(needed("int4"), HasSubstr(" 18874368 bytes for this model"));
-  EXPECT_THAT(needed({{"keys", "int8"}, {"values", "int4"}}), HasSubstr(" 26476544 bytes for this model"));
+  EXPECT_THAT(needed("bf16"), HasSubstr(" 16777216 bytes for this model"));
+  EXPECT_THAT(needed("int8"), HasSubstr(" 8519680 bytes for this model"));
+  EXPECT_THAT(needed("int4"), HasSubstr(" 4718592 bytes for this model"));
+  EXPECT_THAT(needed({{"keys", "int8"}, {"values", "int4"}}), HasSubstr(" 6619136 bytes for this model"));
 }
 
 TEST_F(ConfigTest, EffectiveConfigNamesEveryDocumentedKey) {
