@@ -39,7 +39,7 @@ struct AttendParams {
   const KvCodec* codec = nullptr;
   AttentionOptions options;
 
-  // Cache of one layer. Any alignment.
+  // Cache of one layer, 4-byte aligned.
   const std::byte* blocks = nullptr;      // block b starts at blocks + b * layout.block_bytes()
   const uint32_t* block_table = nullptr;  // ids of the sequence's blocks, in the order of its tokens
 
@@ -101,7 +101,7 @@ struct AppendParams {
   KvLayout layout;
   const KvCodec* codec = nullptr;
   RowType type = RowType::kF16;
-  const void* k = nullptr;  // [tokens] rows of [num_kv_heads, head_dim] of `type`, any alignment
+  const void* k = nullptr;  // [tokens] rows of [num_kv_heads, head_dim] of `type`, as its elements are aligned
   const void* v = nullptr;  // the same
   int64_t row_stride = 0;   // elements
   int32_t tokens = 1;

@@ -1,14 +1,13 @@
 // Decode attention with AMX: products of bf16 matrices on tiles, for many query vectors.
 //
-// One multiplication of tiles does what 512 lanes of vector instructions would, so that
-// conversions are all that is left, and a group of any size that models have stays near
-// the memory's speed. f32 accuracy out of bf16 inputs: an f16 is the exact sum of two bf16,
-// hi and lo, and so are its products.
+// One multiplication of tiles does what hundreds of vector instructions would, so from
+// sixteen query vectors on it is faster than AVX-512 (docs/performance.md). Nearly f32's
+// accuracy out of bf16 inputs: an f16 is the exact sum of two bf16, hi and lo.
 //   scores   rows of A: for each query vector hi and lo (unscaled, so exact); B: keys, hi
 //            and lo, dimensions in pairs as the instruction wants them. All four products
 //            are summed in f32, then scaled.
-//   values   A: weights as hi + lo (to 2^-17); B: values, tokens in pairs. The product
-//            lo * lo is left out.
+//   values   A: weights as hi + lo; B: values, tokens in pairs. The product lo * lo is left
+//            out: at most 2^-14 of a term, since both are cut off rather than rounded.
 // Keys and values are split once for all query vectors, into a buffer in the first-level
 // cache. Below kMinVectors, and for the formats that are not listed here, AVX-512 does it.
 #include <immintrin.h>
