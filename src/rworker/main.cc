@@ -20,7 +20,8 @@ DEFINE_string(kv_memory, "1GiB",
 DEFINE_string(max_buffer_memory, "2GiB", "what a session's message buffers may take beside it");
 DEFINE_int32(threads, 0, "threads that compute; 0: as many as this process may use CPUs");
 DEFINE_string(secret_file, "", "file with the cluster's secret, mode 0600");
-DEFINE_string(transport, "auto", "of the rows: auto (what the S-worker names, or the best that both have) or tcp");
+DEFINE_string(transport, "auto", "of the rows: auto (what the S-worker names, or the best that both have), tcp or shm");
+DEFINE_int32(spin_us, -1, "microseconds to poll for messages before sleeping (shm); -1: if a CPU is to spare");
 DEFINE_string(kernel, "auto", "attention kernel: auto, or one by name");
 DEFINE_int32(numa_node, -1,
              "threads and memory on this NUMA node alone; -1: on all nodes of this process's CPUs, evenly");
@@ -44,6 +45,7 @@ int UsageError(const std::string& message) {
 
 Status CheckNumbers() {
   if (FLAGS_threads < 0 || FLAGS_threads > 4096) return InvalidArgument("--threads is out of 0 to 4096");
+  if (FLAGS_spin_us < -1 || FLAGS_spin_us > 1000) return InvalidArgument("--spin_us is out of -1 to 1000");
   if (FLAGS_numa_node < kAnyNode) return InvalidArgument("--numa_node is neither a node nor -1");
   return OkStatus();
 }
@@ -72,6 +74,7 @@ Result<ServerOptions> OptionsFromFlags() {
   const Result<TransportKind> kind = ParseTransportKind(FLAGS_transport);
   if (!kind.ok()) return InvalidArgument("--transport: " + kind.status().message());
   options.transport.kind = *kind;
+  options.transport.spin_us = FLAGS_spin_us;
   options.listen = FLAGS_listen;
   options.threads = FLAGS_threads;
   options.kernel = FLAGS_kernel;

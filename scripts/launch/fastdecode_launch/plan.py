@@ -129,6 +129,8 @@ def rworker(index, host, config, programs, cpu_list):
     folder = host.get("bin") or programs
     argv = [f"{folder}/fastdecode-rworker", "--listen", host["listen"], "--kv_memory", host["kv_memory"],
             "--threads", str(host["threads"]), "--transport", config["transport"]["kind"]]
+    if config["transport"]["spin_us"] != "auto":
+        argv += ["--spin_us", str(config["transport"]["spin_us"])]
     if cpu_list == "-":
         argv.append("--pin=false")  # alone it would not know of the other processes of its host
     ssh = host.get("ssh", "")

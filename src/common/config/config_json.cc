@@ -84,7 +84,8 @@ std::string ConfigToJson(const Config& config) {
        {{"kind", config.transport.kind},
         {"secret_file", config.transport.secret_file},
         {"heartbeat_ms", config.transport.heartbeat_ms},
-        {"peer_timeout_ms", config.transport.peer_timeout_ms}}},
+        {"peer_timeout_ms", config.transport.peer_timeout_ms},
+        {"spin_us", config.transport.spin_us < 0 ? Json("auto") : Json(config.transport.spin_us)}}},
   };
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -39,7 +39,7 @@ TEST_F(RWorkerSession, RowsAgreeWithAttentionInDoublePrecision) {
   PoolHarness::Joined joined = pool.WaitJoined();
   EXPECT_EQ(joined.grant.threads, 2);
   EXPECT_EQ(joined.grant.kernel, server_->kernel());
-  EXPECT_EQ(joined.grant.transport, TransportKind::kTcp);
+  EXPECT_EQ(joined.grant.transport, TransportKind::kShm) << joined.grant.transport_why;
   EXPECT_GT(joined.grant.kv_blocks, 0);
   SessionClient client(joined.endpoint.get(), SmallSession().shape);
   for (uint64_t sequence : {11U, 12U, 13U}) client.Prefill(sequence, static_cast<uint32_t>(sequence * 5));

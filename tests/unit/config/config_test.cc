@@ -74,7 +74,8 @@ TEST_F(ConfigTest, ReadsEveryKey) {
                    "kv_memory": "80%" } ] },
     "pipeline": { "mini_batches": 3, "max_batch": 1024, "prefill_tokens_per_step": 512 },
     "load_control": { "enabled": false, "workload_limit": 65536, "interval_steps": 4 },
-    "transport": { "kind": "tcp", "secret_file": "/etc/fastdecode/secret", "heartbeat_ms": 100, "peer_timeout_ms": 700 }
+    "transport": { "kind": "tcp", "secret_file": "/etc/fastdecode/secret", "heartbeat_ms": 100, "peer_timeout_ms": 700,
+                   "spin_us": 0 }
   })");
   ASSERT_TRUE(config.ok()) << config.status().message();
   const ModelOptions model = {folder_.path() + "/model", DType::kBf16, WeightSource::kRandom, 2, UINT64_MAX, 1000};
@@ -88,7 +89,7 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config->rworkers, (RWorkersOptions{0, {first, second}, 3, {.bytes = 8 * gib}, 64, {"int8", "int4"}}));
   EXPECT_EQ(config->pipeline, (PipelineOptions{3, 1024, 512}));
   EXPECT_EQ(config->load_control, (LoadControlOptions{false, 65536, 4}));
-  EXPECT_EQ(config->transport, (TransportOptions{"tcp", "/etc/fastdecode/secret", 100, 700}));
+  EXPECT_EQ(config->transport, (TransportOptions{"tcp", "/etc/fastdecode/secret", 100, 700, 0}));
 }
 
 void ExpectRoundTrip(const Config& config, const TempFolder& folder) {
@@ -152,7 +153,7 @@ TEST_F(ConfigTest, EffectiveConfigNamesEveryDocumentedKey) {
   EXPECT_THAT(effective["rworkers"], SizeIs(5));
   EXPECT_THAT(effective["pipeline"], SizeIs(3));
   EXPECT_THAT(effective["load_control"], SizeIs(3));
-  EXPECT_THAT(effective["transport"], SizeIs(4));
+  EXPECT_THAT(effective["transport"], SizeIs(5));
   EXPECT_EQ(effective["load_control"]["workload_limit"], "auto");
 }
 
@@ -258,8 +259,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"/load_control/enabled", "\"on\"", "load_control.enabled: found \"on\"; expected true or false"},
         BadValue{"/load_control/workload_limit", "-1", "load_control.workload_limit: found -1"},
         BadValue{"/transport/kind", "\"verbs\"", "transport.kind: \"verbs\" is not in this build"},
-        BadValue{"/transport/kind", "\"shm\"", "transport.kind: \"shm\" is not in this build"},
-        BadValue{"/transport/kind", "\"udp\"", "transport.kind: found \"udp\"; expected one of \"auto\", \"tcp\""},
+        BadValue{"/transport/kind", "\"udp\"",
+                 "transport.kind: found \"udp\"; expected one of \"auto\", \"tcp\", \"shm\""},
+        BadValue{"/transport/spin_us", "1001", "transport.spin_us: found 1001"},
+        BadValue{"/transport/spin_us", "\"none\"", "transport.spin_us: found \"none\""},
         BadValue{"/transport/secret_file", "\"\"", "transport.secret_file: found \"\""},
         BadValue{"/transport/peer_timeout_ms", "999", "expected at least twice heartbeat_ms, 1000"}));
 
