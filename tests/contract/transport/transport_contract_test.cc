@@ -228,6 +228,35 @@ TEST_P(TransportContract, WaitFdDoesNotSpinWhileNoSlotIsFree) {
   EXPECT_TRUE(!b_->PrepareWait() || poll(&fd, 1, 5000) == 1) << "now there is";
 }
 
+TEST_P(TransportContract, AShoalOfSmallMessagesAfterLargerOnesWaitsForSlots) {
+  Connect();
+  uint64_t sent = 0, received = 0;
+  std::vector<RecvSlot> held;
+  std::vector<size_t> sizes;
+  std::mt19937_64 random(3);
+  while (received < 4000) {
+    const size_t bytes = random() % 8 == 0 ? 1000 + random() % 3000 : random() % 40;
+    while (sent < 4000 && TrySend(*a_, Lane::kDecode, sent, bytes)) {
+      sizes.push_back(bytes);
+      ++sent;
+    }
+    (void)a_->Poll();
+    Result<RecvSlot> slot = b_->Poll();
+    if (slot.ok()) {
+      ASSERT_NO_FATAL_FAILURE(ExpectMessage(*slot, received, sizes[received]));
+      ++received;
+      held.push_back(*slot);
+    } else {
+      ASSERT_EQ(slot.status().code(), StatusCode::kWouldBlock) << slot.status().ToString();
+      (void)b_->PrepareWait();
+    }
+    if (held.size() == 3 || (!held.empty() && random() % 3 == 0)) {
+      b_->Release(held.back());  // in any order
+      held.pop_back();
+    }
+  }
+}
+
 TEST_P(TransportContract, AnOwnerThatWaitsForCreditDoesNotSleepThroughIt) {
   Connect();
   size_t full = SmallOptions().lanes[1].slot_bytes - sizeof(MessageHeader);

@@ -39,11 +39,11 @@ Status TcpEndpoint::SetUpLane(int index, Fd socket, std::byte* base) {
   lane.slot_bytes = options.slot_bytes;
   lane.send_base = base;
   lane.recv_base = base + options.slot_bytes * static_cast<size_t>(options.send_slots);
-  lane.send_free.Reset(options.send_slots);
   lane.send_pending.Reset(options.send_slots);
-  lane.recv_free.Reset(options.recv_slots);
-  for (int i = 0; i < options.send_slots; ++i) lane.send_free.push(i);
-  for (int i = 0; i < options.recv_slots; ++i) lane.recv_free.push(i);
+  lane.send_free.reserve(static_cast<size_t>(options.send_slots));
+  lane.recv_free.reserve(static_cast<size_t>(options.recv_slots));
+  for (int i = options.send_slots - 1; i >= 0; --i) lane.send_free.push_back(i);
+  for (int i = options.recv_slots - 1; i >= 0; --i) lane.recv_free.push_back(i);
   lane.send_state.assign(static_cast<size_t>(options.send_slots), SlotState::kFree);
   lane.recv_state.assign(static_cast<size_t>(options.recv_slots), SlotState::kFree);
   lane.interest = EPOLLIN;

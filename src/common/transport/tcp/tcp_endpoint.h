@@ -1,8 +1,10 @@
 // The transport's contract over two TCP streams, one a lane, so that prefill's bulk
 // never stands in front of a decode row.
 //
-// A message goes out with one send from its slot and is received into a slot directly:
-// the header first, since only a header that was checked says how much may follow.
+// Header and payload lie together in a slot, so a message goes out with one send from there,
+// and comes in by recv into a slot directly. How long it is only its header says; so a small
+// one is first taken to be as long as the one before it in its lane, which is one recv where
+// that is right. What came too much is the beginning of the next one, and moves to its slot.
 // Memory is handed in; send slots of a lane lie before its receive slots, the decode
 // lane before bulk.
 #pragma once
@@ -40,6 +42,8 @@ class TcpEndpoint final : public Endpoint {
  private:
   enum class SlotState : uint8_t { kFree, kCaller, kQueued };
 
+  enum class Filled : uint8_t { kPart, kWhole, kNoRoom };
+
   // First in, first out, of at most as many as the lane has slots.
   class SlotQueue {
    public:
@@ -64,14 +68,15 @@ class TcpEndpoint final : public Endpoint {
     size_t slot_bytes = 0;
     std::byte* send_base = nullptr;
     std::byte* recv_base = nullptr;
-    SlotQueue send_free;
+    std::vector<int> send_free;  // the one used last is on top: it is warm
     SlotQueue send_pending;
-    SlotQueue recv_free;
+    std::vector<int> recv_free;
     std::vector<SlotState> send_state;
     std::vector<SlotState> recv_state;
     size_t sent = 0;        // bytes of the pending front that are gone
     int recv_slot = -1;     // being filled
     size_t received = 0;    // bytes in it
+    size_t guess = 0;       // payload that the next message is taken to have
     uint32_t interest = 0;  // epoll events asked for
     bool starved = false;   // the latest Acquire found no slot
   };
@@ -90,6 +95,7 @@ class TcpEndpoint final : public Endpoint {
   void Flush(LaneState& lane);
   Status Receive(LaneState& lane);  // ok: lane.recv_slot holds a whole message
   RecvSlot TakeMessage(LaneState& lane, Lane which);
+  Filled FilledOf(LaneState& lane);
   Status Fail(Status status);
   Status StreamError(const LaneState& lane, int error) const;
   Status StreamEnd(const LaneState& lane) const;

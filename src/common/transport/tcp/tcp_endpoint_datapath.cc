@@ -3,12 +3,16 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "common/base/logging.h"
 #include "common/transport/tcp/tcp_endpoint.h"
 
 namespace fastdecode {
 namespace {
+
+// Above this a second recv costs nothing beside the bytes.
+constexpr size_t kMaxGuess = 4096;
 
 Status WouldBlock() { return {StatusCode::kWouldBlock, {}}; }
 
@@ -32,8 +36,8 @@ Result<SendSlot> TcpEndpoint::Acquire(Lane which) {
   LaneState& lane = this->lane(which);
   lane.starved = lane.send_free.empty();
   if (lane.starved) return WouldBlock();
-  int index = lane.send_free.front();
-  lane.send_free.pop();
+  int index = lane.send_free.back();
+  lane.send_free.pop_back();
   lane.send_state[static_cast<size_t>(index)] = SlotState::kCaller;
   return SendSlot{which, index, {send_slot(lane, index), lane.slot_bytes}};
 }
@@ -62,7 +66,7 @@ void TcpEndpoint::Abandon(const SendSlot& slot) {
   SlotState& state = lane.send_state[static_cast<size_t>(slot.index)];
   CHECK(state == SlotState::kCaller) << "slot " << slot.index << " abandoned without Acquire";
   state = SlotState::kFree;
-  lane.send_free.push(slot.index);
+  lane.send_free.push_back(slot.index);
 }
 
 void TcpEndpoint::Flush(LaneState& lane) {
@@ -81,7 +85,7 @@ void TcpEndpoint::Flush(LaneState& lane) {
     lane.sent = 0;
     lane.send_pending.pop();
     lane.send_state[static_cast<size_t>(index)] = SlotState::kFree;
-    lane.send_free.push(index);
+    lane.send_free.push_back(index);
     stats_.sent_bytes += total;
     ++stats_.sent_messages;
   }
@@ -90,16 +94,25 @@ void TcpEndpoint::Flush(LaneState& lane) {
 Status TcpEndpoint::Receive(LaneState& lane) {
   if (lane.recv_slot < 0) {
     if (lane.recv_free.empty()) return WouldBlock();
-    lane.recv_slot = lane.recv_free.front();
-    lane.recv_free.pop();
+    lane.recv_slot = lane.recv_free.back();
+    lane.recv_free.pop_back();
     lane.received = 0;
   }
   std::byte* bytes = recv_slot(lane, lane.recv_slot);
   const auto* header = reinterpret_cast<const MessageHeader*>(bytes);
-  size_t total = sizeof(MessageHeader);
-  if (lane.received >= sizeof(MessageHeader)) total += header->payload_bytes;
-  while (lane.received < total) {
-    ssize_t count = recv(lane.socket.get(), bytes + lane.received, total - lane.received, MSG_DONTWAIT);
+  bool checked = false;
+  while (true) {
+    if (!checked && lane.received >= sizeof(MessageHeader)) {
+      FD_RETURN_IF_ERROR(CheckHeader(lane, *header));
+      checked = true;
+    }
+    const size_t total = sizeof(MessageHeader) + (checked ? header->payload_bytes : 0);
+    if (checked && lane.received >= total) {
+      return FilledOf(lane) == Filled::kWhole ? OkStatus() : WouldBlock();
+    }
+    // What may come too much needs a slot to go to.
+    const size_t guess = checked || lane.recv_free.empty() ? 0 : lane.guess;
+    ssize_t count = recv(lane.socket.get(), bytes + lane.received, total + guess - lane.received, MSG_DONTWAIT);
     if (count < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return WouldBlock();
@@ -107,13 +120,17 @@ Status TcpEndpoint::Receive(LaneState& lane) {
     }
     if (count == 0) return StreamEnd(lane);
     lane.received += static_cast<size_t>(count);
-    if (lane.received == sizeof(MessageHeader)) {
-      Status status = CheckHeader(lane, *header);
-      if (!status.ok()) return status;
-      total += header->payload_bytes;
-    }
   }
-  return OkStatus();
+}
+
+// Whether the slot being filled holds a whole message, as it may when that came with the
+// one before it; then it can be taken if there is a slot for what came after it, too.
+TcpEndpoint::Filled TcpEndpoint::FilledOf(LaneState& lane) {
+  if (lane.recv_slot < 0 || lane.received < sizeof(MessageHeader)) return Filled::kPart;
+  const auto* header = reinterpret_cast<const MessageHeader*>(recv_slot(lane, lane.recv_slot));
+  const size_t size = sizeof(MessageHeader) + header->payload_bytes;
+  if (lane.received < size) return Filled::kPart;
+  return lane.received > size && lane.recv_free.empty() ? Filled::kNoRoom : Filled::kWhole;
 }
 
 Result<RecvSlot> TcpEndpoint::Poll() {
@@ -139,13 +156,23 @@ Result<RecvSlot> TcpEndpoint::Poll() {
 }
 
 RecvSlot TcpEndpoint::TakeMessage(LaneState& lane, Lane which) {
-  int index = lane.recv_slot;
+  const int index = lane.recv_slot;
+  const std::byte* bytes = recv_slot(lane, index);
+  const auto* header = reinterpret_cast<const MessageHeader*>(bytes);
+  const size_t size = sizeof(MessageHeader) + header->payload_bytes;
+  const size_t excess = lane.received - size;
+  lane.guess = header->payload_bytes <= kMaxGuess ? header->payload_bytes : 0;
   lane.recv_slot = -1;
+  if (excess > 0) {
+    lane.recv_slot = lane.recv_free.back();
+    lane.recv_free.pop_back();
+    std::memcpy(recv_slot(lane, lane.recv_slot), bytes + size, excess);
+    lane.received = excess;
+  }
   lane.recv_state[static_cast<size_t>(index)] = SlotState::kCaller;
   ++stats_.received_messages;
-  stats_.received_bytes += lane.received;
-  const std::byte* bytes = recv_slot(lane, index);
-  return RecvSlot{which, index, {bytes, lane.received}, clock_.NowNs(), reinterpret_cast<const MessageHeader*>(bytes)};
+  stats_.received_bytes += size;
+  return RecvSlot{which, index, {bytes, size}, clock_.NowNs(), header};
 }
 
 void TcpEndpoint::Release(const RecvSlot& slot) {
@@ -154,7 +181,7 @@ void TcpEndpoint::Release(const RecvSlot& slot) {
   SlotState& state = lane.recv_state[static_cast<size_t>(slot.index)];
   CHECK(state == SlotState::kCaller) << "slot " << slot.index << " released twice";
   state = SlotState::kFree;
-  lane.recv_free.push(slot.index);
+  lane.recv_free.push_back(slot.index);
 }
 
 bool TcpEndpoint::PrepareWait() {
@@ -166,9 +193,12 @@ bool TcpEndpoint::PrepareWait() {
       lane.starved = false;  // a slot became free since: that is news, once
       return false;
     }
+    const Filled filled = FilledOf(lane);
+    if (filled == Filled::kWhole) return false;
     // Asking to be woken for what cannot be done now would be a busy loop.
     uint32_t interest = 0;
-    if (lane.recv_slot >= 0 || !lane.recv_free.empty()) interest |= EPOLLIN;
+    const bool room = lane.recv_slot >= 0 ? filled == Filled::kPart : !lane.recv_free.empty();
+    if (room) interest |= EPOLLIN;
     if (!lane.send_pending.empty()) interest |= EPOLLOUT;
     if (interest == lane.interest) continue;
     epoll_event event{};
