@@ -18,6 +18,9 @@ DEFINE_string(listen, "127.0.0.1:7200", "HOST:PORT to listen on; port 0 picks on
 DEFINE_string(kv_memory, "1GiB",
               "memory of the KV cache: bytes, with KiB, MiB or GiB, or a share of the free memory such as 80%");
 DEFINE_string(max_buffer_memory, "2GiB", "what a session's message buffers may take beside it");
+DEFINE_string(model_shape, "",
+              "serve only S-workers of this shape: layers x query heads x KV heads x head_dim, as in 32x32x8x128; "
+              "empty: of any");
 DEFINE_int32(threads, 0, "threads that compute; 0: as many as this process may use CPUs");
 DEFINE_string(secret_file, "", "file with the cluster's secret, mode 0600");
 DEFINE_string(transport, "auto", "auto (means tcp) or tcp");
@@ -77,6 +80,9 @@ Result<ServerOptions> OptionsFromFlags() {
   if (FLAGS_secret_file.empty()) return InvalidArgument("--secret_file is missing: a port serves nobody without one");
   ServerOptions options;
   options.listen = FLAGS_listen;
+  if (!FLAGS_model_shape.empty()) {
+    FD_ASSIGN_OR_RETURN(options.model_shape, ParseShape(FLAGS_model_shape));
+  }
   options.threads = FLAGS_threads;
   options.kernel = FLAGS_kernel;
   options.pin = FLAGS_pin;

@@ -96,6 +96,7 @@ Result<std::unique_ptr<RWorkerServer>> RWorkerServer::Start(const ServerOptions&
   loop.host.environment.topology = server->topology_;
   loop.host.environment.pin = options.pin;
   loop.host.max_buffer_memory = options.max_buffer_memory;
+  loop.host.model_shape = options.model_shape;
   loop.host.kv_memory = server->memory_.bytes();
   loop.host.hostname = Hostname();
   loop.host.kernel = server->kernel();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/base/clock.h"
@@ -30,6 +31,7 @@ class SessionHost {
   struct Options {
     Session::Environment environment;
     int64_t max_buffer_memory = 0;
+    std::optional<AttentionShape> model_shape;  // the only one that is served; none: any
     int64_t kv_memory = 0;
     std::string hostname;
     std::string kernel;

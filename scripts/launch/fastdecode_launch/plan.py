@@ -128,7 +128,8 @@ def pinned(cpu_list):
 def rworker(index, host, config, programs, cpu_list):
     folder = host.get("bin") or programs
     argv = [f"{folder}/fastdecode-rworker", "--listen", host["listen"], "--kv_memory", host["kv_memory"],
-            "--threads", str(host["threads"]), "--transport", config["transport"]["kind"]]
+            "--threads", str(host["threads"]), "--transport", config["transport"]["kind"],
+            "--model_shape", config["model"]["shape"]]
     if cpu_list == "-":
         argv.append("--pin=false")  # alone it would not know of the other processes of its host
     ssh = host.get("ssh", "")

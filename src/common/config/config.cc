@@ -41,7 +41,7 @@ DType DTypeOf(const std::string& name) {
 Status ReadModel(const json& object, const fs::path& folder, Config& config) {
   ModelOptions& model = config.model;
   ObjectReader reader(object, "model");
-  std::string dtype = "auto", weights = "checkpoint";
+  std::string dtype = "auto", weights = "checkpoint", shape = "auto";
   reader.Text("path", &model.path);
   reader.Require("path");
   reader.Choice("dtype", {"auto", "f32", "f16", "bf16"}, {"int8", "int4", "fp8"}, &dtype);
@@ -49,6 +49,7 @@ Status ReadModel(const json& object, const fs::path& folder, Config& config) {
   reader.AutoOrInteger("layers", 1, kMaxLayers, &model.layers);
   reader.Unsigned("seed", &model.seed);
   reader.AutoOrInteger("max_context", 1, int64_t{1} << 24, &model.max_context);
+  reader.Text("shape", &shape);
   FD_RETURN_IF_ERROR(reader.Finish());
 
   model.path = Absolute(folder, model.path);
@@ -70,6 +71,10 @@ Status ReadModel(const json& object, const fs::path& folder, Config& config) {
   if (model.max_context == 0) model.max_context = static_cast<int>(model_context);
   config.model_config.attention.num_layers = model.layers;
   config.max_context = model.max_context;
+  model.shape = config.model_config.attention;
+  if (shape != "auto" && shape != FormatShape(model.shape)) {
+    reader.Expected("shape", "\"auto\" or that of the layers in use, \"" + FormatShape(model.shape) + "\"");
+  }
   return reader.status();
 }
 

@@ -18,9 +18,10 @@ struct ModelOptions {
   std::string path;  // the model's folder, absolute after parsing
   DType dtype = DType::kAuto;
   WeightSource weights = WeightSource::kCheckpoint;
-  int layers = 0;       // after parsing the number in use; "auto": all that config.json names
-  uint64_t seed = 0;    // of random weights
-  int max_context = 0;  // after parsing the tokens in use; "auto": the model's; never above it
+  int layers = 0;        // after parsing the number in use; "auto": all that config.json names
+  uint64_t seed = 0;     // of random weights
+  int max_context = 0;   // after parsing the tokens in use; "auto": the model's; never above it
+  AttentionShape shape;  // after parsing that of the layers in use; a config that names another is refused
   friend bool operator==(const ModelOptions&, const ModelOptions&) = default;
 };
 

@@ -65,7 +65,7 @@ TEST_F(ConfigTest, DefaultsAreFilledIn) {
 TEST_F(ConfigTest, ReadsEveryKey) {
   const auto config = LoadText(R"({
     "model": { "path": "./x/../model/", "dtype": "bf16", "weights": "random", "layers": 2,
-               "seed": 18446744073709551615, "max_context": 1000 },
+               "seed": 18446744073709551615, "max_context": 1000, "shape": "2x32x32x128" },
     "sworker": { "device": "cuda:1", "threads": 8, "listen": "tcp://[::1]:7111", "pin": false },
     "rworkers": {
       "threads": 3, "kv_memory": "8GiB", "block_tokens": 64, "kv_dtype": {"keys": "int8", "values": "int4"},
@@ -77,7 +77,8 @@ TEST_F(ConfigTest, ReadsEveryKey) {
     "transport": { "kind": "tcp", "secret_file": "/etc/fastdecode/secret", "heartbeat_ms": 100, "peer_timeout_ms": 700 }
   })");
   ASSERT_TRUE(config.ok()) << config.status().message();
-  const ModelOptions model = {folder_.path() + "/model", DType::kBf16, WeightSource::kRandom, 2, UINT64_MAX, 1000};
+  const ModelOptions model = {folder_.path() + "/model", DType::kBf16, WeightSource::kRandom, 2, UINT64_MAX, 1000,
+                              {2, 32, 32, 128}};
   EXPECT_EQ(config->model, model);
   EXPECT_EQ(config->model_config.attention.num_layers, 2);
   EXPECT_EQ(config->max_context, 1000);
@@ -215,6 +216,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"/model/weights", "\"rand\"", "nearest: \"random\""},
         BadValue{"/model/layers", "33", "model.layers: found 33; expected at most the 32"},
         BadValue{"/model/layers", "0", "model.layers: found 0"}, BadValue{"/model/seed", "-1", "model.seed: found -1"},
+        BadValue{
+            "/model/shape", "\"32x32x8x128\"",
+            "model.shape: found \"32x32x8x128\"; expected \"auto\" or that of the layers in use, \"32x32x32x128\""},
         BadValue{"/model/max_context", "4097", "max_position_embeddings, 4096"},
         BadValue{"/model/max_context", "99999999999999999999", "model.max_context: found 1e+20"},
         BadValue{"/sworker/device", "\"gpu\"", "sworker.device: found \"gpu\"; expected \"cpu\" or \"cuda:N\""},

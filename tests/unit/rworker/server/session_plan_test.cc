@@ -42,6 +42,13 @@ TEST(SessionPlan, TakesWhatIsAskedForWithLanesSeenFromThisSide) {
   EXPECT_EQ(plan->name, "s");
 }
 
+TEST(SessionPlan, OneShapeOnlyWhereOneIsNamed) {
+  EXPECT_TRUE(PlanSession(Valid(), kBuffers, AttentionShape{32, 32, 8, 128}).ok());
+  const Status status = PlanSession(Valid(), kBuffers, AttentionShape{2, 32, 8, 128}).status();
+  EXPECT_THAT(status.message(), HasSubstr("another model's shape: 32 layers"));
+  EXPECT_THAT(status.message(), HasSubstr("serves only 2 layers"));
+}
+
 // 32 layers of 8 KV heads of 128.
 TEST(SessionPlan, TakesEachFormatAndKnowsItsBytes) {
   const auto token_bytes = [](uint8_t keys, uint8_t values) {
