@@ -29,6 +29,7 @@ FOLDER_DEPENDENCIES = {
     "src/common/transport": {"src/common/base", "src/common/config", "src/common/wire"},
     "src/rworker": {"src/common", "kernels"},
     "src/sworker": {"src/common", "kernels"},
+    "src/plan": {"src/common/base", "src/common/config", "kernels"},
 }
 
 # The scheduler is pure: it must run the same in a simulator.
