@@ -125,6 +125,7 @@ void Books::TakePlace(Sequence& s, int rworker_index, int mini_batch) {
   pair_of(s).AddPending(&s);
   mini_batch_sizes[static_cast<size_t>(mini_batch)] += 1;
   in_flight += 1;
+  last_placed = rworker_index;
 }
 
 void Books::Prefilled(Sequence& s) {

@@ -50,12 +50,40 @@ int64_t PeakWith(const LoadTracker& tracker, const Sequence& sequence) {
   return tracker.PeakWith(sequence.prompt + 1, sequence.decode_steps);
 }
 
+// Cached tokens that what is in flight on an R-worker reads now.
+int64_t LoadNow(const RWorker& rworker) {
+  int64_t load = 0;
+  for (const Pair& pair : rworker.pairs) {
+    load += pair.tracker.At(pair.tracker.step());
+    for (const Sequence* s : pair.pending) load += s->prompt + 1;
+  }
+  return load;
+}
+
+// What FindPlace minimises: for the rule in force first the pair's peak; among equals the R-worker's,
+// so that few sequences spread over all; then the pair's size.
+using Key = std::tuple<double, double, size_t>;
+
+Key KeyOf(const Books& books, int index, int64_t peak, int64_t others, size_t size) {
+  const RWorker& rworker = books.rworkers[static_cast<size_t>(index)];
+  const Key lowest{static_cast<double>(peak) / rworker.speed, static_cast<double>(peak + others) / rworker.speed, size};
+  switch (books.options.placement) {
+    case PlacementRule::kLowestPeak:
+      break;
+    case PlacementRule::kLeastLoaded:
+      return {static_cast<double>(LoadNow(rworker)) / rworker.speed, std::get<0>(lowest), size};
+    case PlacementRule::kRoundRobin: {
+      const int rworkers = books.options.num_rworkers;
+      return {(index + rworkers - books.last_placed - 1) % rworkers, static_cast<double>(size), 0};
+    }
+  }
+  return lowest;
+}
+
 }  // namespace
 
 std::optional<Place> FindPlace(Books& books, const Sequence& sequence, bool paced) {
   std::optional<Place> best;
-  // The pair's peak; among equals the R-worker's, so that few sequences spread over all; then the pair's size.
-  using Key = std::tuple<double, double, size_t>;
   Key best_key{std::numeric_limits<double>::infinity(), 0, 0};
   if (books.in_flight >= books.options.max_batch) return best;
   const int64_t blocks = books.Blocks(sequence);
@@ -71,8 +99,7 @@ std::optional<Place> FindPlace(Books& books, const Sequence& sequence, bool pace
       const int64_t peak = PeakWith(pair.Projection(), sequence);
       const int64_t others = peaks - std::max(pair.planned_workload, pair.Projection().Peak());
       if (Judge(books, rworker, sequence, peak, others) != JoinVerdict::kFits) continue;
-      const Key key{static_cast<double>(peak) / rworker.speed, static_cast<double>(peak + others) / rworker.speed,
-                    pair.active.size() + pair.pending.size()};
+      const Key key = KeyOf(books, r, peak, others, pair.active.size() + pair.pending.size());
       if (key < best_key) {
         best = Place{r, m};
         best_key = key;

@@ -25,6 +25,7 @@ FOLDER_DEPENDENCIES = {
     # Which formats kv_dtype may name and how large a block is, the kernels say.
     "src/common/config": {"src/common/base", "kernels"},
     "src/common/wire": {"src/common/base", "src/common/config"},
+    "src/common/traces": {"src/common/base"},
     "src/common/api": {"src/common/base", "src/common/config"},
     "src/common/transport": {"src/common/base", "src/common/config", "src/common/wire"},
     "src/rworker": {"src/common", "kernels"},
