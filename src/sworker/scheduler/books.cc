@@ -23,6 +23,7 @@ void Pair::Project(const Sequence& sequence) {
 }
 
 const LoadTracker& Pair::Projection() {
+  if (pending.empty()) return tracker;
   if (projection_stale_) {
     projection_ = tracker;
     for (const Sequence* sequence : pending) Project(*sequence);

@@ -45,9 +45,10 @@ int64_t RoundsUntilFree(const Books& books, const RWorker& rworker, const Sequen
   return next->first;
 }
 
-int64_t PeakWith(const LoadTracker& tracker, const Sequence& sequence) {
+int64_t PeakWith(const LoadTracker& tracker, const Sequence& sequence,
+                 int64_t enough = std::numeric_limits<int64_t>::max()) {
   if (sequence.decode_steps == 0) return tracker.Peak();
-  return tracker.PeakWith(sequence.prompt + 1, sequence.decode_steps);
+  return tracker.PeakWith(sequence.prompt + 1, sequence.decode_steps, enough);
 }
 
 // Cached tokens that what is in flight on an R-worker reads now.
@@ -92,12 +93,21 @@ std::optional<Place> FindPlace(Books& books, const Sequence& sequence, bool pace
     if (!rworker.live || rworker.reserved_blocks + blocks > rworker.total_blocks) continue;
     int64_t peaks = 0;
     for (Pair& pair : rworker.pairs) peaks += std::max(pair.planned_workload, pair.Projection().Peak());
+    // A peak above this is refused, or higher than the best one: no need to know how high.
+    int64_t enough = std::numeric_limits<int64_t>::max();
+    if (books.options.load_control) enough = PairLimit(books, rworker, sequence);
+    if (best && books.options.placement == PlacementRule::kLowestPeak) {
+      enough = std::min(enough, static_cast<int64_t>(std::get<0>(best_key) * rworker.speed) + 1);
+    }
     for (int m = 0; m < books.options.mini_batches; ++m) {
       if (books.mini_batch_sizes[static_cast<size_t>(m)] >= books.mini_batch_capacity()) continue;
       Pair& pair = rworker.pairs[static_cast<size_t>(m)];
       if (paced && pair.start_tokens < 1) continue;
-      const int64_t peak = PeakWith(pair.Projection(), sequence);
-      const int64_t others = peaks - std::max(pair.planned_workload, pair.Projection().Peak());
+      const int64_t peak_without = pair.Projection().Peak();
+      if (peak_without > enough) continue;
+      const int64_t peak = PeakWith(pair.Projection(), sequence, enough);
+      if (peak > enough) continue;
+      const int64_t others = peaks - std::max(pair.planned_workload, peak_without);
       if (Judge(books, rworker, sequence, peak, others) != JoinVerdict::kFits) continue;
       const Key key = KeyOf(books, r, peak, others, pair.active.size() + pair.pending.size());
       if (key < best_key) {
@@ -115,7 +125,8 @@ JoinVerdict CheckJoin(const Books& books, const RWorker& rworker, int mini_batch
     if (m != mini_batch) others += rworker.pairs[static_cast<size_t>(m)].CommittedPeak();
   }
   const LoadTracker& tracker = rworker.pairs[static_cast<size_t>(mini_batch)].tracker;
-  return Judge(books, rworker, sequence, PeakWith(tracker, sequence), others);
+  const int64_t peak = PeakWith(tracker, sequence, PairLimit(books, rworker, sequence));
+  return Judge(books, rworker, sequence, peak, others);
 }
 
 Reservation::Reservation(Books& books, const Sequence& head, int rworker) : books_(books), head_(head) {
