@@ -6,6 +6,8 @@
 
 #include "common/config/json_file.h"
 #include "common/config/json_reader.h"
+#include "kernels/kv_codecs.h"
+#include "plan/performance_model.h"
 #include "plan/profile.h"
 
 namespace fastdecode::plan {
@@ -95,20 +97,25 @@ Status ReadKey(const json& object, const std::string& path, ModelKey* key) {
   reader.Choice("dtype", {"f32", "f16", "bf16"}, {}, &key->dtype);
   reader.Choice("device", {"cpu", "cuda"}, {}, &key->device);
   reader.Integer("threads", 0, 4096, &key->threads);
-  reader.Text("kv_keys", &key->kv_keys);
-  reader.Text("kv_values", &key->kv_values);
+  reader.Choice("kv_keys", kernels::FormatNames(), {}, &key->kv_keys);
+  reader.Choice("kv_values", kernels::FormatNames(), {}, &key->kv_values);
+  if (key->num_kv_heads > 0 && key->num_heads % key->num_kv_heads != 0) {
+    reader.Expected("num_kv_heads", "a divisor of num_heads, " + std::to_string(key->num_heads));
+  }
   return reader.Finish();
 }
 
 Ordered RWorkerToJson(const RWorkerProfile& rworker) {
-  return {{"address", rworker.address},
-          {"kernel", rworker.kernel},
-          {"threads", rworker.threads},
-          {"seconds_per_token", rworker.attend.seconds_per_token},
-          {"seconds_per_row", rworker.attend.seconds_per_row},
-          {"seconds_per_call", rworker.attend.seconds_per_call},
-          {"spread", rworker.attend.spread},
-          {"wire", CurveToJson(rworker.wire, "bytes")}};
+  Ordered object = Ordered::object();
+  if (!rworker.address.empty()) object["address"] = rworker.address;
+  if (!rworker.kernel.empty()) object["kernel"] = rworker.kernel;
+  object.update({{"threads", rworker.threads},
+                 {"seconds_per_token", rworker.attend.seconds_per_token},
+                 {"seconds_per_row", rworker.attend.seconds_per_row},
+                 {"seconds_per_call", rworker.attend.seconds_per_call},
+                 {"spread", rworker.attend.spread},
+                 {"wire", CurveToJson(rworker.wire, "bytes")}});
+  return object;
 }
 
 Status ReadRWorker(const json& object, const std::string& path, RWorkerProfile* rworker) {
@@ -123,6 +130,26 @@ Status ReadRWorker(const json& object, const std::string& path, RWorkerProfile* 
   reader.Number("spread", 0, kMaxSpread, &rworker->attend.spread);
   ReadCurve(reader, "wire", "bytes", false, &rworker->wire);
   return reader.Finish();
+}
+
+// What no device and no memory reaches: such a time is of another model, or a mistake.
+Status CheckSpeeds(const ModelProfile& model, const std::string& path) {
+  constexpr double kMaxFlops = 1e17, kMaxBytesPerSecond = 1e15;
+  const std::vector<TimePoint>& layer = model.layer.points();
+  for (size_t i = 0; i < layer.size(); ++i) {
+    const double flops = 2 * layer[i].at * static_cast<double>(LayerParameters(model.key)) / layer[i].seconds;
+    if (flops <= kMaxFlops) continue;
+    return InvalidArgument(Index(path + ".layer", i) + ".seconds: found " + json(layer[i].seconds).dump() +
+                           ", which would be " + json(flops).dump() + " FLOP/s for this shape; expected at most 1e17");
+  }
+  for (size_t i = 0; i < model.rworkers.size(); ++i) {
+    const double seconds = model.rworkers[i].attend.seconds_per_token;
+    const double rate = static_cast<double>(KvTokenBytes(model.key)) / seconds;
+    if (rate <= kMaxBytesPerSecond) continue;
+    return InvalidArgument(Index(path + ".rworkers", i) + ".seconds_per_token: found " + json(seconds).dump() +
+                           ", which would be " + json(rate).dump() + " bytes/s for this shape; expected at most 1e15");
+  }
+  return OkStatus();
 }
 
 Ordered ModelToJson(const ModelProfile& model) {
@@ -166,7 +193,7 @@ Status ReadModel(const json& object, const std::string& path, ModelProfile* mode
     FD_RETURN_IF_ERROR(
         ReadRWorker((*rworkers)[i], Index(reader.PathOf("rworkers"), i), &model->rworkers.emplace_back()));
   }
-  return OkStatus();
+  return CheckSpeeds(*model, path);
 }
 
 Status ReadMachine(const json& object, MachineProfile* machine) {

@@ -98,6 +98,12 @@ TEST(ProfileTest, NamesTheKeyThatCannotBeTrue) {
     EXPECT_THAT(FaultOf([&](json& p) { layer(p)["seconds"] = bad; }),
                 AllOf(HasSubstr("p.json: models[0].layer[1].seconds: found"), HasSubstr("expected a number from")));
   }
+  EXPECT_THAT(FaultOf([&](json& p) { layer(p)["seconds"] = 1e-8; }),
+              HasSubstr("models[0].layer[1].seconds: found 1e-08"));
+  EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["rworkers"][0]["seconds_per_token"] = 1e-12; }),
+              HasSubstr("models[0].rworkers[0].seconds_per_token: found 1e-12"));
+  EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["key"]["kv_keys"] = "int3"; }), HasSubstr("models[0].key.kv_keys"));
+  EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["key"]["num_kv_heads"] = 5; }), HasSubstr("key.num_kv_heads"));
   EXPECT_THAT(FaultOf([&](json& p) { layer(p)["rows"] = 8; }), HasSubstr("models[0].layer[1].rows: found 8"));
   EXPECT_THAT(FaultOf([&](json& p) { layer(p).erase("seconds"); }),
               HasSubstr("models[0].layer[1].seconds: is missing"));
