@@ -28,6 +28,7 @@ FOLDER_DEPENDENCIES = {
     "src/common/traces": {"src/common/base"},
     "src/common/api": {"src/common/base", "src/common/config"},
     "src/common/transport": {"src/common/base", "src/common/config", "src/common/wire"},
+    "src/sim": {"src/common", "src/plan", "src/sworker/scheduler", "kernels"},
     "src/rworker": {"src/common", "kernels"},
     "src/sworker": {"src/common", "kernels"},
     "src/plan": {"src/common/base", "src/common/config", "kernels"},
