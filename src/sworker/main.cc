@@ -18,6 +18,7 @@
 #include "common/config/config.h"
 #include "common/config/secret.h"
 #include "common/flags/parse_flags.h"
+#include "common/traces/chrome_trace.h"
 #include "sworker/attention/remote_attention.h"
 #include "sworker/device/device_runtime.h"
 #include "sworker/device/torch_setup.h"
@@ -30,6 +31,8 @@
 
 DEFINE_string(config, "", "the deployment's JSON file (docs/config.md)");
 DEFINE_bool(check_config, false, "print the effective config, every default filled in, and exit");
+
+DEFINE_string(trace_out, "", "write a timeline that opens in Perfetto (ui.perfetto.dev)");
 
 namespace fastdecode {
 namespace {
@@ -168,6 +171,14 @@ int Serve(const Config& config, StopSignals* signals) {
   }
 
   Timeline timeline(config.pipeline.mini_batches);
+  std::unique_ptr<TimelineTrace> trace;
+  if (!FLAGS_trace_out.empty()) {
+    auto file = ChromeTrace::Create(FLAGS_trace_out);
+    if (!file.ok()) return Fail(kExitUsage, file.status().message());
+    trace = std::make_unique<TimelineTrace>(std::move(*file), config.pipeline.mini_batches,
+                                            static_cast<int>(config.rworkers.hosts.size()));
+    timeline.TraceTo(trace.get());
+  }
   const SessionOptions session = MakeSessionOptions(config);
   RemoteAttention attention(session, static_cast<int>(config.rworkers.hosts.size()));
   ServingCore core(config, timeline);
@@ -195,6 +206,11 @@ int Serve(const Config& config, StopSignals* signals) {
   core.Shutdown();
   pool->reset();
   engine.Stop();
+  if (trace != nullptr) {
+    if (const Status status = trace->Close(); !status.ok()) LOG(ERROR) << status.message();
+    if (trace->dropped() > 0)
+      LOG(WARNING) << FLAGS_trace_out << " is full: it lacks the last " << trace->dropped() << " events";
+  }
   return signals->failed() ? kExitWorker : code;
 }
 
@@ -225,7 +241,7 @@ int main(int argc, char** argv) {
       .name = "fastdecode-sworker",
       .usage =
           "the S-worker: weights, scheduler, engine and API of one deployment\n"
-          "  fastdecode-sworker --config F [--check-config]\n"
+          "  fastdecode-sworker --config F [--check-config] [--trace-out F]\n"
           "Serves until SIGTERM. Exit status: 0 done; 2 usage, config or a damaged model; 3 a worker could not "
           "start or was lost and nothing could go on."};
   if (auto exit = fastdecode::ParseFlags(text, &argc, &argv)) return *exit;

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "common/traces/chrome_trace.h"
 #include "sworker/attention/backend.h"
 
 namespace fastdecode {
@@ -52,14 +53,20 @@ class Timeline {
  public:
   explicit Timeline(int mini_batches);
 
-  enum class Work { kDecode, kPrefill };
-  // Work on the stream ended. `unblocked` is what it had waited for, null if a plan.
-  void StageDone(Work work, const StageTimes& times, const AttendedInfo* unblocked);
+  // Also writes everything to `trace`, which must outlive it; times in it count from now.
+  // Before the engine starts.
+  void TraceTo(TimelineTrace* trace);
+
+  static constexpr int kPrefill = -1;  // in place of a mini-batch
+  // Work of a mini-batch, or of a prefill, ended on the stream. `unblocked` is what it had
+  // waited for, null if a plan.
+  void StageDone(int mini_batch, const StageTimes& times, const AttendedInfo* unblocked);
   void SetIdle(bool idle, int64_t now_ns);  // nothing in flight and nothing planned
   void PassDone(int mini_batch, int64_t begin_ns, int64_t end_ns, int rows, std::span<const int64_t> workload);
   void Prefilled(int tokens);
   void Totals(uint64_t wire_bytes, std::span<const int64_t> compute_ns);  // since the start
   void F16Overflow();
+  void RWorkerLost(int rworker);
 
   TimelineWindow Window() const;
   void Reset();
@@ -68,8 +75,11 @@ class Timeline {
   // Steps by their length: bucket i holds [1 µs * 1.02^i, 1 µs * 1.02^(i+1)).
   static constexpr int kBuckets = 1024;
   double Percentile(double share) const;
+  void Trace(int mini_batch, const StageTimes& times, const AttendedInfo* unblocked);
 
   mutable std::mutex mutex_;
+  TimelineTrace* trace_ = nullptr;
+  int64_t trace_origin_ns_ = 0;
   TimelineWindow sums_;
   int64_t reset_ns_;
   int64_t last_end_ns_;
