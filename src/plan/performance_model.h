@@ -91,6 +91,10 @@ struct MemoryOptions {
 };
 MemoryNeeds NeededMemory(const ModelKey& key, const Deployment& deployment, const MemoryOptions& options);
 
+// The R-part of one layer of one mini-batch on this R-worker: `rows` sequences with `tokens`
+// cached tokens in all. As measured where it was, else by the line.
+double AttendSeconds(const RWorkerProfile& rworker, double rows, double tokens);
+
 // Of the shape, for those who count: parameters of one layer, bytes of an element.
 int64_t LayerParameters(const ModelKey& key);
 int DtypeBytes(const std::string& dtype);
