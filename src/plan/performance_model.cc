@@ -64,6 +64,8 @@ void Accumulate(StepPrediction* sum, const StepPrediction& one, double part) {
   sum->step_s += part * one.step_s;
   sum->device_busy_s += part * one.device_busy_s;
   sum->rworker_busy_s += part * one.rworker_busy_s;
+  sum->stages_s += part * one.stages_s;
+  sum->kernels_s += part * one.kernels_s;
   sum->layer_s += part * one.layer_s;
   sum->attend_s += part * one.attend_s;
   sum->wire_s += part * one.wire_s;
@@ -127,18 +129,23 @@ double WireBytes(const ModelKey& key, double rows) {
 StepPrediction PredictStep(const ModelProfile& profile, const Deployment& deployment, double cached) {
   std::vector<PassTimes> passes;
   StepPrediction step;
+  double serving = 0;
+  std::vector<double> kernels(static_cast<size_t>(deployment.rworkers), 0);
   for (int m = 0; m < deployment.mini_batches; ++m) {
     const int rows = RowsOfMiniBatch(deployment, m);
     if (rows == 0) continue;
     passes.push_back(TimesOf(profile, deployment, rows, cached));
     const double own = RowsOfRWorker(rows, deployment, 0);
     step.workload += own * cached;
+    serving += profile.serving.At(rows);
     step.layer_s = std::max(step.layer_s, profile.layer.At(rows));
     step.copy_s = std::max(step.copy_s, profile.copy_in.At(rows) + profile.copy_out.At(rows));
     for (int r = 0; r < deployment.rworkers; ++r) {
       const RWorkerProfile& rworker = RWorkerOf(profile, r);
       const double mine = RowsOfRWorker(rows, deployment, r);
-      step.attend_s = std::max(step.attend_s, AttendSeconds(rworker, mine, mine * cached));
+      const double attend = AttendSeconds(rworker, mine, mine * cached);
+      step.attend_s = std::max(step.attend_s, attend);
+      kernels[static_cast<size_t>(r)] += deployment.layers * attend;
       step.wire_s = std::max(step.wire_s, rworker.wire.At(WireBytes(profile.key, rows)));
     }
   }
@@ -146,6 +153,8 @@ StepPrediction PredictStep(const ModelProfile& profile, const Deployment& deploy
   const PipelineResult result = RunPipeline(deployment.layers, passes);
   step.step_s = result.step;
   step.device_busy_s = result.device_busy;
+  step.stages_s = result.device_busy - serving;
+  step.kernels_s = *std::max_element(kernels.begin(), kernels.end());
   step.rworker_busy_s = result.rworker_busy;
   step.tokens_per_s = deployment.batch / step.step_s;
   step.bound = BoundOf(step);
