@@ -16,11 +16,6 @@ const RWorkerProfile& RWorkerOf(const ModelProfile& profile, int index) {
   return profile.rworkers[static_cast<size_t>(index) % profile.rworkers.size()];
 }
 
-double AttendSeconds(const RPartTimes& times, double rows, double tokens) {
-  if (rows <= 0) return 0;
-  return times.seconds_per_call + rows * times.seconds_per_row + tokens * times.seconds_per_token;
-}
-
 // What a layer's S-part has done when Q, K and V are made, as a share: by parameters.
 double ShareBeforeAttention(const ModelKey& key) {
   const int64_t qkv = key.hidden_size * int64_t{key.head_dim} * (key.num_heads + 2 * key.num_kv_heads);
@@ -52,8 +47,7 @@ PassTimes TimesOf(const ModelProfile& profile, const Deployment& deployment, int
     const double own = RowsOfRWorker(n, deployment, r);
     const double wire = own > 0 ? rworker.wire.At(WireBytes(profile.key, n)) : 0;
     const double half = wire * (1 - kRWorkerShareOfWire) / 2;
-    times.rworkers.push_back(
-        {half, AttendSeconds(rworker.attend, own, own * cached) + wire * kRWorkerShareOfWire, half});
+    times.rworkers.push_back({half, AttendSeconds(rworker, own, own * cached) + wire * kRWorkerShareOfWire, half});
   }
   return times;
 }
@@ -70,6 +64,8 @@ void Accumulate(StepPrediction* sum, const StepPrediction& one, double part) {
   sum->step_s += part * one.step_s;
   sum->device_busy_s += part * one.device_busy_s;
   sum->rworker_busy_s += part * one.rworker_busy_s;
+  sum->stages_s += part * one.stages_s;
+  sum->kernels_s += part * one.kernels_s;
   sum->layer_s += part * one.layer_s;
   sum->attend_s += part * one.attend_s;
   sum->wire_s += part * one.wire_s;
@@ -79,7 +75,38 @@ void Accumulate(StepPrediction* sum, const StepPrediction& one, double part) {
 
 double MeanCached(const Deployment& deployment) { return deployment.prompt_tokens + deployment.output_tokens / 2; }
 
+// Tokens that `own` rows may have until this R-worker takes `seconds`.
+double TokensWithin(const RWorkerProfile& rworker, double own, double seconds) {
+  constexpr int kHalvings = 60;
+  double low = 0, high = seconds / rworker.attend.seconds_per_token * 100 + 1;
+  if (own <= 0 || AttendSeconds(rworker, own, 0) >= seconds) return 0;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = (low + high) / 2;
+    (AttendSeconds(rworker, own, middle) <= seconds ? low : high) = middle;
+  }
+  return low;
+}
+
 }  // namespace
+
+double AttendSeconds(const RWorkerProfile& rworker, double rows, double tokens) {
+  if (rows <= 0) return 0;
+  const std::vector<AttendCurve>& measured = rworker.attended;
+  if (measured.empty()) {
+    const RPartTimes& line = rworker.attend;
+    return line.seconds_per_call + rows * line.seconds_per_row + tokens * line.seconds_per_token;
+  }
+  const double cached = tokens / rows;
+  // Fewer rows than were measured: no less than a call; more: in proportion.
+  if (rows <= measured.front().rows) return measured.front().by_cached.At(cached);
+  if (rows >= measured.back().rows) return measured.back().by_cached.At(cached) * rows / measured.back().rows;
+  size_t right = 1;
+  while (measured[right].rows < rows) ++right;
+  const AttendCurve& a = measured[right - 1];
+  const AttendCurve& b = measured[right];
+  const double share = (rows - a.rows) / (b.rows - a.rows);
+  return (1 - share) * a.by_cached.At(cached) + share * b.by_cached.At(cached);
+}
 
 int64_t LayerParameters(const ModelKey& key) {
   const int64_t heads = int64_t{key.head_dim} * (2 * key.num_heads + 2 * key.num_kv_heads);
@@ -102,18 +129,23 @@ double WireBytes(const ModelKey& key, double rows) {
 StepPrediction PredictStep(const ModelProfile& profile, const Deployment& deployment, double cached) {
   std::vector<PassTimes> passes;
   StepPrediction step;
+  double serving = 0;
+  std::vector<double> kernels(static_cast<size_t>(deployment.rworkers), 0);
   for (int m = 0; m < deployment.mini_batches; ++m) {
     const int rows = RowsOfMiniBatch(deployment, m);
     if (rows == 0) continue;
     passes.push_back(TimesOf(profile, deployment, rows, cached));
     const double own = RowsOfRWorker(rows, deployment, 0);
     step.workload += own * cached;
+    serving += profile.serving.At(rows);
     step.layer_s = std::max(step.layer_s, profile.layer.At(rows));
     step.copy_s = std::max(step.copy_s, profile.copy_in.At(rows) + profile.copy_out.At(rows));
     for (int r = 0; r < deployment.rworkers; ++r) {
       const RWorkerProfile& rworker = RWorkerOf(profile, r);
       const double mine = RowsOfRWorker(rows, deployment, r);
-      step.attend_s = std::max(step.attend_s, AttendSeconds(rworker.attend, mine, mine * cached));
+      const double attend = AttendSeconds(rworker, mine, mine * cached);
+      step.attend_s = std::max(step.attend_s, attend);
+      kernels[static_cast<size_t>(r)] += deployment.layers * attend;
       step.wire_s = std::max(step.wire_s, rworker.wire.At(WireBytes(profile.key, rows)));
     }
   }
@@ -121,6 +153,8 @@ StepPrediction PredictStep(const ModelProfile& profile, const Deployment& deploy
   const PipelineResult result = RunPipeline(deployment.layers, passes);
   step.step_s = result.step;
   step.device_busy_s = result.device_busy;
+  step.stages_s = result.device_busy - serving;
+  step.kernels_s = *std::max_element(kernels.begin(), kernels.end());
   step.rworker_busy_s = result.rworker_busy;
   step.tokens_per_s = deployment.batch / step.step_s;
   step.bound = BoundOf(step);
@@ -198,10 +232,8 @@ int64_t WorkloadLimit(const ModelProfile& profile, const Deployment& deployment)
     const int rows = RowsOfMiniBatch(deployment, m);
     double least = -1;
     for (int r = 0; r < deployment.rworkers; ++r) {
-      const RPartTimes& attend = RWorkerOf(profile, r).attend;
       const double own = RowsOfRWorker(rows, deployment, r);
-      const double left = profile.layer.At(rows) - AttendSeconds(attend, own, 0);
-      const double tokens = std::max(0.0, left / attend.seconds_per_token);
+      const double tokens = TokensWithin(RWorkerOf(profile, r), own, profile.layer.At(rows));
       least = least < 0 ? tokens : std::min(least, tokens);
     }
     limit += std::max(0.0, least);

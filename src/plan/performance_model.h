@@ -34,6 +34,8 @@ struct StepPrediction {
   double tokens_per_s = 0;
   double device_busy_s = 0;   // S-part, copies, head, sampling
   double rworker_busy_s = 0;  // of the busiest R-worker
+  double stages_s = 0;        // device_busy_s without what serving and prefill take
+  double kernels_s = 0;       // rworker_busy_s without receiving and sending
   double layer_s = 0;         // T(B) of the largest mini-batch
   double attend_s = 0;        // the slowest R-worker's R-part of one layer and mini-batch, in its kernels
   double wire_s = 0;          // of one layer and mini-batch
@@ -90,6 +92,10 @@ struct MemoryOptions {
   bool tied_embeddings = false;
 };
 MemoryNeeds NeededMemory(const ModelKey& key, const Deployment& deployment, const MemoryOptions& options);
+
+// The R-part of one layer of one mini-batch on this R-worker: `rows` sequences with `tokens`
+// cached tokens in all. As measured where it was, else by the line.
+double AttendSeconds(const RWorkerProfile& rworker, double rows, double tokens);
 
 // Of the shape, for those who count: parameters of one layer, bytes of an element.
 int64_t LayerParameters(const ModelKey& key);

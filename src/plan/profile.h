@@ -45,6 +45,13 @@ struct RPartTimes {
   double spread = 0;             // the largest error of this line at what was measured, as a share
 };
 
+// The same as it was measured, for what the line does not follow (caches): seconds by
+// cached tokens of each of `rows` sequences.
+struct AttendCurve {
+  double rows = 0;
+  Curve by_cached;
+};
+
 // One exchange with an R-worker: Q, K, V there and O back, less the time in its kernels.
 // `at`: bytes of both messages together.
 struct RWorkerProfile {
@@ -52,6 +59,7 @@ struct RWorkerProfile {
   std::string kernel;  // "avx512", ...
   int threads = 0;
   RPartTimes attend;
+  std::vector<AttendCurve> attended;  // ascending rows; empty: the line alone
   Curve wire;
 };
 

@@ -105,6 +105,31 @@ Status ReadKey(const json& object, const std::string& path, ModelKey* key) {
   return reader.Finish();
 }
 
+Ordered AttendedToJson(const std::vector<AttendCurve>& attended) {
+  Ordered list = Ordered::array();
+  for (const AttendCurve& curve : attended) {
+    list.push_back({{"rows", curve.rows}, {"times", CurveToJson(curve.by_cached, "cached")}});
+  }
+  return list;
+}
+
+void ReadAttended(ObjectReader& owner, std::vector<AttendCurve>* attended) {
+  const json* list = owner.Find("attended");
+  if (list == nullptr) return;
+  if (!list->is_array() || list->size() > kMaxPoints) {
+    return owner.Expected("attended", "a list of 0 to 1000 objects with \"rows\" and \"times\"");
+  }
+  for (size_t i = 0; i < list->size() && owner.status().ok(); ++i) {
+    AttendCurve& curve = attended->emplace_back();
+    ObjectReader reader((*list)[i], Index(owner.PathOf("attended"), i));
+    reader.Require("rows");
+    reader.Number("rows", 1, kMaxAt, &curve.rows);
+    ReadCurve(reader, "times", "cached", true, &curve.by_cached);
+    if (i > 0 && curve.rows <= (*attended)[i - 1].rows) reader.Expected("rows", "more than those of the entry before");
+    owner.Adopt(reader.Finish());
+  }
+}
+
 Ordered RWorkerToJson(const RWorkerProfile& rworker) {
   Ordered object = Ordered::object();
   if (!rworker.address.empty()) object["address"] = rworker.address;
@@ -114,6 +139,7 @@ Ordered RWorkerToJson(const RWorkerProfile& rworker) {
                  {"seconds_per_row", rworker.attend.seconds_per_row},
                  {"seconds_per_call", rworker.attend.seconds_per_call},
                  {"spread", rworker.attend.spread},
+                 {"attended", AttendedToJson(rworker.attended)},
                  {"wire", CurveToJson(rworker.wire, "bytes")}});
   return object;
 }
@@ -128,6 +154,7 @@ Status ReadRWorker(const json& object, const std::string& path, RWorkerProfile* 
   reader.Number("seconds_per_row", 0, kMaxTokenSeconds, &rworker->attend.seconds_per_row);
   reader.Number("seconds_per_call", 0, kMaxTokenSeconds, &rworker->attend.seconds_per_call);
   reader.Number("spread", 0, kMaxSpread, &rworker->attend.spread);
+  ReadAttended(reader, &rworker->attended);
   ReadCurve(reader, "wire", "bytes", false, &rworker->wire);
   return reader.Finish();
 }

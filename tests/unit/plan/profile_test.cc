@@ -37,11 +37,13 @@ Profile MakeProfile() {
   model.serving = Curve({{8, 1e-4, 0}});
   model.prefill = Curve({{32, 0.03, 0}});
   model.prefill_outer = Curve({{32, 0.01, 0}});
-  model.rworkers.push_back({.address = "127.0.0.1:7200",
-                            .kernel = "avx512",
-                            .threads = 1,
-                            .attend = {1.2e-6, 1e-6, 5e-6, 0.03},
-                            .wire = Curve({{4096, 5e-5, 0.2}, {1 << 20, 5e-4, 0.1}})});
+  RWorkerProfile& rworker = model.rworkers.emplace_back();
+  rworker.address = "127.0.0.1:7200";
+  rworker.kernel = "avx512";
+  rworker.threads = 1;
+  rworker.attend = {1.2e-6, 1e-6, 5e-6, 0.03};
+  rworker.wire = Curve({{4096, 5e-5, 0.2}, {1 << 20, 5e-4, 0.1}});
+  rworker.attended = {{8, Curve({{16, 1e-5, 0.1}, {512, 1e-4, 0.1}})}};
   Profile profile;
   profile.machine = {"host", "a CPU", "6.1", "cpu, 1 thread", 2, int64_t{24} << 30, 1.7e10};
   profile.fastdecode_version = "0.1.0";
@@ -112,6 +114,8 @@ TEST(ProfileTest, NamesTheKeyThatCannotBeTrue) {
   EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["rworkers"][0]["wire"][0]["spread"] = -0.5; }),
               HasSubstr("models[0].rworkers[0].wire[0].spread: found -0.5"));
   EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["rworkers"] = json::array(); }), HasSubstr("models[0].rworkers"));
+  EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["rworkers"][0]["attended"][0]["times"][1]["seconds"] = -1; }),
+              HasSubstr("models[0].rworkers[0].attended[0].times[1].seconds: found -1"));
   EXPECT_THAT(FaultOf([&](json& p) { p["models"] = 3; }), HasSubstr("models: found 3"));
   EXPECT_THAT(FaultOf([&](json& p) { p["models"].push_back(p["models"][0]); }), HasSubstr("models[1].key"));
   EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["key"]["dtype"] = "fp8"; }), HasSubstr("models[0].key.dtype"));
