@@ -18,12 +18,13 @@ F16 = 2
 # Name: value, and the one published number that it was chosen for (bench/paper/calibrate).
 CALIBRATED = {
     # One socket reads K and V at this rate. Llama-7b, batch 1024: 2279 tokens/s.
-    "socket_bytes_per_s": 76.4e9,
-    # Of a layer of one mini-batch, whatever its rows: launches, waking up, messages, the S-part's own
-    # inefficiency. Llama-7b, batch 128: 1052 tokens/s.
-    "exchange_seconds": 1.9e-3,
+    "socket_bytes_per_s": 76.56e9,
+    # Of one layer's exchange with one socket, whatever its rows: messages, waking up, launches. The S-worker
+    # talks to its sockets one after another (the paper sees 8 slower than 4 where little is to be read).
+    # Llama-7b, batch 128: 1052 tokens/s.
+    "exchange_seconds": 0.2433e-3,
     # Share of their data sheets that PCIe and the link reach. 13b: 7.4 ms to send Q, K, V of two layers.
-    "link_share": 0.68,
+    "link_share": 0.6802,
 }
 
 
@@ -60,8 +61,8 @@ def curve(unit, seconds, points):
     return [{unit: x, "seconds": max(1e-9, seconds(x)), "spread": 0} for x in points]
 
 
-def profile(model, calibrated=None, sworkers=1):
-    """`sworkers` > 1: as many GPUs cut each layer (heads and feed-forward) between them, and add up
+def profile(model, sockets, calibrated=None, sworkers=1):
+    """For so many sockets. `sworkers` > 1: as many GPUs cut each layer (heads and feed-forward) between them, and add up
     twice a layer over the link, as a ring; what is returned is one of them with its own R-workers."""
     c = {**CALIBRATED, **(calibrated or {})}
     heads = model.heads // sworkers
@@ -103,7 +104,7 @@ def profile(model, calibrated=None, sworkers=1):
                     {
                         "address": "a socket",
                         "seconds_per_token": 2 * row / c["socket_bytes_per_s"],
-                        "wire": curve("bytes", lambda b: c["exchange_seconds"] + b / link, [1, 1e9]),
+                        "wire": curve("bytes", lambda b: sockets * c["exchange_seconds"] + b / link, [1, 1e9]),
                     }
                 ],
             }

@@ -80,8 +80,7 @@ ExchangeTimes Parts::Exchange(int rworker, int rows, int64_t workload) {
   const double bytes = bytes_a_row_ * rows;
   const double latency = latency_[static_cast<size_t>(rworker) % latency_.size()];
   const double link = std::max(0.0, profile.wire.At(bytes) - latency);
-  double compute = profile.attend.seconds_per_call + rows * profile.attend.seconds_per_row +
-                   static_cast<double>(workload) * profile.attend.seconds_per_token;
+  double compute = plan::AttendSeconds(profile, rows, static_cast<double>(workload));
   compute *= slowdown_[static_cast<size_t>(rworker)] * random_.Jitter(options_.rworker_jitter);
   if (options_.straggling > 0 && random_.Uniform() < options_.straggling) compute *= options_.straggler_factor;
   const double on_rworker = options_.wire_on_rworker * (latency + link);
