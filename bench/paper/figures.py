@@ -57,6 +57,18 @@ class Simulator:
         """Without load control: three batches that start and end together, one after another."""
         return self.run(model, batch, length=length, generations=3, flags=("--load_control", "off"), **kwargs)
 
+    def steps(self, model, batch, load_control):
+        """When each pass of mini-batch 0 began (s), and how long it took (ms), from the timeline."""
+        with tempfile.TemporaryDirectory() as folder:
+            timeline = f"{folder}/timeline.json"
+            limit = round(batch * 1024 * (1 + INTERVAL) / 2 / SOCKETS)
+            flags = ("--workload_limit", limit, "--interval_steps", round(1024 * INTERVAL))
+            flags = flags if load_control else ("--load_control", "off")
+            self.run(model, batch, generations=3, flags=(*flags, "--events", "step", "--trace_out", timeline))
+            events = json.loads(pathlib.Path(timeline).read_text(encoding="utf-8"))
+        passes = [event for event in events if event["name"] == "pass" and event["tid"] == 1]
+        return [event["ts"] / 1e6 for event in passes], [event["dur"] / 1e3 for event in passes]
+
     def at_full_length(self, model, sockets, length):
         """Tokens/s of sequences that are all about `length` long."""
         flags = ("--load_control", "off", "--measure", "0.3:0.7")
