@@ -74,7 +74,7 @@ class Simulator:
         flags = ("--load_control", "off", "--measure", "0.3:0.7")
         batch = SCALING_TOKENS // length
         report = self.run(model, batch, sockets, prompt=length - 17, length=length, generations=6, flags=flags)
-        return batch / report["step_ms"]["mean"] * 1000
+        return report["tokens_per_s"]
 
     def efficiency(self, model, sockets, length):
         return self.at_full_length(model, sockets, length) / self.at_full_length(model, 1, length) / sockets
