@@ -6,6 +6,7 @@ at most), or derived from these. None belongs to a single figure.
 
 import dataclasses
 import json
+import sys
 
 # Data sheets.
 GPU_FLOPS = 125e12  # NVIDIA A10: f16 tensor cores, dense
@@ -115,3 +116,9 @@ def profile(model, sockets, calibrated=None, sworkers=1):
 def write(path, *args, **kwargs):
     with open(path, "w", encoding="utf-8") as file:
         json.dump(profile(*args, **kwargs), file, indent=1)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in MODELS or not sys.argv[2].isdigit():
+        sys.exit(f"usage: cluster.py {'|'.join(MODELS)} SOCKETS >profile.json")
+    json.dump(profile(MODELS[sys.argv[1]], int(sys.argv[2])), sys.stdout, indent=1)
