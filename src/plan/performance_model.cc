@@ -178,8 +178,12 @@ SteadyPrediction PredictSteady(const ModelProfile& profile, const Deployment& de
   steady.prefill_latency_s = deployment.layers * profile.prefill.At(deployment.prompt_tokens) +
                              profile.prefill_outer.At(deployment.prompt_tokens);
   const double output = std::max(1.0, deployment.output_tokens);
-  // One token of each comes from the prefill itself.
-  steady.prefill_s = steady.prefill_latency_s * deployment.batch / output;
+  // Those that follow the ones that end in the same step are prefilled together.
+  const double prompts = deployment.batch / output;
+  const double together = std::max(1.0, prompts);
+  steady.prefill_s = (deployment.layers * profile.prefill.At(deployment.prompt_tokens * together) +
+                      profile.prefill_outer.At(deployment.prompt_tokens * together)) *
+                     std::min(1.0, prompts);
   StepPrediction& step = steady.step;
   step.device_busy_s += steady.prefill_s;
   // Prefill fills the device's gaps first.
@@ -228,12 +232,15 @@ double BalancedRWorkers(const ModelProfile& profile, const Deployment& deploymen
 
 int64_t WorkloadLimit(const ModelProfile& profile, const Deployment& deployment) {
   double limit = 0;
+  const double device = PredictSteady(profile, deployment).step.device_busy_s /
+                        (static_cast<double>(deployment.layers) * deployment.mini_batches);
   for (int m = 0; m < deployment.mini_batches; ++m) {
     const int rows = RowsOfMiniBatch(deployment, m);
     double least = -1;
     for (int r = 0; r < deployment.rworkers; ++r) {
-      const double own = RowsOfRWorker(rows, deployment, r);
-      const double tokens = TokensWithin(RWorkerOf(profile, r), own, profile.layer.At(rows));
+      const RWorkerProfile& rworker = RWorkerOf(profile, r);
+      const double wire = kRWorkerShareOfWire * rworker.wire.At(WireBytes(profile.key, rows));
+      const double tokens = TokensWithin(rworker, RowsOfRWorker(rows, deployment, r), device - wire);
       least = least < 0 ? tokens : std::min(least, tokens);
     }
     limit += std::max(0.0, least);

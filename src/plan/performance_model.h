@@ -74,7 +74,9 @@ int KneeOfEfficiency(const ModelProfile& profile, int max_rows, double gain = 0.
 // (The paper's B S R / (2 T(B)) without prompts.) R of the profile's slowest R-worker.
 double BalancedRWorkers(const ModelProfile& profile, const Deployment& deployment);
 
-// The W of one R-worker, over all mini-batches, at which its time equals the device's.
+// The W of one R-worker, over all mini-batches, at which its time equals the device's: with
+// nothing but S- and R-part, at which W * R = T(B) in each mini-batch. Copies, head, prefill
+// and what an R-worker spends on receiving and sending count.
 int64_t WorkloadLimit(const ModelProfile& profile, const Deployment& deployment);
 // Steps between two injections such that the peak, B (S + F) / 2 a R-worker, is `limit`: 1 ... S.
 int InjectionInterval(const Deployment& deployment, int64_t limit);

@@ -346,7 +346,7 @@ Result<PrefillRecord> Lab::RunPrefill(int rworker, int prompts, int tokens) {
   // The last layer's stage holds head and sampling too.
   const double middle = layers == 1 ? computed[0] : computed[computed.size() / 2 - (layers == 2 ? 1 : 0)];
   record.layer = std::max(1e-9, middle + pushed / layers);
-  record.outer = std::max(1e-9, wall - layers * record.layer);
+  record.outer = std::max(1e-6, wall - layers * record.layer);
   FD_RETURN_IF_ERROR(FreeAll(rworker, sequences));
   return record;
 }

@@ -22,7 +22,10 @@ constexpr int kLivePrompt = 8;
 
 double SecondsSince(int64_t start_ns) { return static_cast<double>(NowNs() - start_ns) / 1e9; }
 
-TimePoint PointOf(double at, const std::vector<double>& seconds) { return {at, Median(seconds), Spread(seconds)}; }
+TimePoint PointOf(double at, const std::vector<double>& seconds) {
+  constexpr double kMaxSpread = 100;  // of what is next to nothing
+  return {at, Median(seconds), std::min(Spread(seconds), kMaxSpread)};
+}
 
 Curve CurveOf(const std::map<int, std::vector<double>>& samples) {
   std::vector<TimePoint> points;

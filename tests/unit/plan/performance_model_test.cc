@@ -155,7 +155,7 @@ TEST(PerformanceModelTest, PrefillTakesTheDeviceAndFillsItsGapsFirst) {
   deployment.output_tokens = 500;
   const SteadyPrediction steady = PredictSteady(profile, deployment);
   EXPECT_NEAR(32 * 2e-3, steady.prefill_latency_s, 1e-9);
-  EXPECT_NEAR(32 * 2e-3 * 1000 / 500, steady.prefill_s, 1e-9);
+  EXPECT_NEAR(32 * 3.01e-3, steady.prefill_s, 1e-9);  // two prompts a step, together
   EXPECT_NEAR(2 * 32 * 6e-3 + steady.prefill_s, steady.step.step_s, 1e-3);
   deployment.rworkers = 1;  // the R-worker holds everything up, and prefill costs nothing
   EXPECT_NEAR(PredictStep(profile, deployment, 351).step_s, PredictSteady(profile, deployment).step.step_s, 1e-9);
