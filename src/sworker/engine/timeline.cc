@@ -40,7 +40,11 @@ void Timeline::StageDone(Work work, const StageTimes& times, const AttendedInfo*
   const int64_t end = std::max(times.end_ns, computed);
   sums_.copy_ns += (copied - begin) + (end - computed);
   sums_.s_part_ns += computed - copied;
-  if (work == Work::kDecode) sums_.s_busy_ns += end - begin;
+  if (work == Work::kDecode) {
+    sums_.s_busy_ns += end - begin;
+  } else {
+    last_prefill_end_ns_ = end;
+  }
   last_end_ns_ = end;
 }
 
@@ -56,7 +60,7 @@ void Timeline::SetIdle(bool idle, int64_t now_ns) {
 }
 
 void Timeline::PassDone(int mini_batch, int64_t begin_ns, int64_t end_ns, int rows, std::span<const int64_t> workload) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   ++sums_.passes;
   sums_.steps = std::max(sums_.steps, ++mini_batch_passes_[static_cast<size_t>(mini_batch)]);
   sums_.decode_rows += static_cast<uint64_t>(rows);
@@ -69,6 +73,9 @@ void Timeline::PassDone(int mini_batch, int64_t begin_ns, int64_t end_ns, int ro
   const int64_t busiest = workload.empty() ? 0 : *std::max_element(workload.begin(), workload.end());
   sums_.workload_peak = std::max(sums_.workload_peak, busiest);
   workload_sum_ += static_cast<double>(busiest);
+  const bool prefilled = last_prefill_end_ns_ > begin_ns;
+  lock.unlock();
+  if (observer_) observer_({mini_batch, begin_ns, end_ns, rows, busiest, prefilled});
 }
 
 void Timeline::Prefilled(int tokens) {
