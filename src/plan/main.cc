@@ -200,7 +200,7 @@ Status WriteConfig(const Wishes& wishes, const Recommendation& recommendation) {
                             .device = FLAGS_device,
                             .dtype = FLAGS_dtype,
                             .weights = FLAGS_weights,
-                            .profile = FLAGS_profile,
+                            .profile = FLAGS_profile.empty() ? "" : std::filesystem::absolute(FLAGS_profile).string(),
                             .hosts = SplitCommas(FLAGS_hosts)};
   if (!choice.hosts.empty() && static_cast<int>(choice.hosts.size()) < recommendation.deployment.rworkers) {
     return InvalidArgument("--hosts names " + std::to_string(choice.hosts.size()) + " R-workers; " +

@@ -139,16 +139,19 @@ ordered_json MakeConfig(const Wishes& wishes, const Recommendation& r, const Con
   }
   ordered_json sworker = {{"device", choice.device}};
   if (choice.device == "cpu" && key.threads > 0) sworker["threads"] = key.threads;
-  return {{"model",
-           {{"path", choice.model_path},
-            {"weights", choice.weights},
-            {"dtype", choice.dtype},
-            {"layers", r.deployment.layers},
-            {"max_context", context}}},
-          {"sworker", std::move(sworker)},
-          {"rworkers", std::move(rworkers)},
-          {"pipeline", {{"mini_batches", r.deployment.mini_batches}, {"max_batch", r.deployment.batch}}},
-          {"load_control", {{"enabled", true}, {"workload_limit", r.workload_limit}, {"interval_steps", "auto"}}}};
+  ordered_json config = {
+      {"model",
+       {{"path", choice.model_path},
+        {"weights", choice.weights},
+        {"dtype", choice.dtype},
+        {"layers", r.deployment.layers},
+        {"max_context", context}}},
+      {"sworker", std::move(sworker)},
+      {"rworkers", std::move(rworkers)},
+      {"pipeline", {{"mini_batches", r.deployment.mini_batches}, {"max_batch", r.deployment.batch}}},
+      {"load_control", {{"enabled", true}, {"workload_limit", r.workload_limit}, {"interval_steps", "auto"}}}};
+  if (!choice.profile.empty()) config["plan"] = {{"profile", choice.profile}};
+  return config;
 }
 
 }  // namespace fastdecode::plan

@@ -170,6 +170,8 @@ int Serve(const Config& config, StopSignals* signals) {
     return Fail(memory ? kExitWorker : kExitUsage, model.status().message());
   }
 
+  const auto plan = PlanWatch::Make(config);
+  if (!plan.ok()) return Fail(kExitUsage, plan.status().message());
   Timeline timeline(config.pipeline.mini_batches);
   std::unique_ptr<TimelineTrace> trace;
   if (!FLAGS_trace_out.empty()) {
@@ -179,6 +181,7 @@ int Serve(const Config& config, StopSignals* signals) {
                                             static_cast<int>(config.rworkers.hosts.size()));
     timeline.TraceTo(trace.get());
   }
+  if (*plan) timeline.Observe([&](const FinishedPass& pass) { (*plan)->PassDone(pass, timeline); });
   const SessionOptions session = MakeSessionOptions(config);
   RemoteAttention attention(session, static_cast<int>(config.rworkers.hosts.size()));
   ServingCore core(config, timeline);
@@ -200,6 +203,7 @@ int Serve(const Config& config, StopSignals* signals) {
   };
   outputs.fatal = [signals](const Status&) { signals->Fail(); };
   outputs.rworker_stats = [&] { return RWorkerStatsJson(config, **pool); };
+  outputs.plan = plan->get();
   core.Start(engine, outputs);
   engine.Start();
   const int code = ServeApi(config, *secret, **pool, core, &publish_to, signals);
@@ -227,6 +231,7 @@ int Main() {
                                 ": has rworkers.count, whose ports only the launch script knows: start it with "
                                 "scripts/launch/fastdecode-cluster up " +
                                 FLAGS_config + ", or name rworkers.hosts");
+  if (const Status planned = ApplyPlan(&*config); !planned.ok()) return Fail(kExitUsage, planned.message());
   StopSignals signals;
   InitTorch();
   return Serve(*config, &signals);

@@ -64,7 +64,11 @@ void Timeline::StageDone(int mini_batch, const StageTimes& times, const Attended
   const int64_t end = std::max(times.end_ns, computed);
   sums_.copy_ns += (copied - begin) + (end - computed);
   sums_.s_part_ns += computed - copied;
-  if (mini_batch != kPrefill) sums_.s_busy_ns += end - begin;
+  if (mini_batch != kPrefill) {
+    sums_.s_busy_ns += end - begin;
+  } else {
+    last_prefill_end_ns_ = end;
+  }
   last_end_ns_ = end;
 }
 
@@ -80,7 +84,7 @@ void Timeline::SetIdle(bool idle, int64_t now_ns) {
 }
 
 void Timeline::PassDone(int mini_batch, int64_t begin_ns, int64_t end_ns, int rows, std::span<const int64_t> workload) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   ++sums_.passes;
   sums_.steps = std::max(sums_.steps, ++mini_batch_passes_[static_cast<size_t>(mini_batch)]);
   sums_.decode_rows += static_cast<uint64_t>(rows);
@@ -96,6 +100,9 @@ void Timeline::PassDone(int mini_batch, int64_t begin_ns, int64_t end_ns, int ro
   if (trace_ != nullptr) {
     trace_->Pass(mini_batch, begin_ns - trace_origin_ns_, end_ns - trace_origin_ns_, rows, busiest);
   }
+  const bool prefilled = last_prefill_end_ns_ > begin_ns;
+  lock.unlock();
+  if (observer_) observer_({mini_batch, begin_ns, end_ns, rows, busiest, prefilled});
 }
 
 void Timeline::Prefilled(int tokens) {

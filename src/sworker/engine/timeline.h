@@ -11,8 +11,10 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/traces/chrome_trace.h"
@@ -49,9 +51,20 @@ struct TimelineWindow {
   uint64_t f16_overflows = 0;  // sequences with a Q, K or V beyond f16's range, saturated
 };
 
+// One pass, for an observer.
+struct FinishedPass {
+  int mini_batch = 0;
+  int64_t begin_ns = 0, end_ns = 0;
+  int rows = 0;
+  int64_t workload = 0;    // W of the busiest R-worker, over all mini-batches
+  bool prefilled = false;  // a prefill was on the device meanwhile
+};
+
 class Timeline {
  public:
   explicit Timeline(int mini_batches);
+  // Told of every pass on the engine thread. Before the engine starts.
+  void Observe(std::function<void(const FinishedPass&)> observer) { observer_ = std::move(observer); }
 
   // Also writes everything to `trace`, which must outlive it; times in it count from now.
   // Before the engine starts.
@@ -77,12 +90,14 @@ class Timeline {
   double Percentile(double share) const;
   void Trace(int mini_batch, const StageTimes& times, const AttendedInfo* unblocked);
 
+  std::function<void(const FinishedPass&)> observer_;  // may be empty
   mutable std::mutex mutex_;
   TimelineTrace* trace_ = nullptr;
   int64_t trace_origin_ns_ = 0;
   TimelineWindow sums_;
   int64_t reset_ns_;
   int64_t last_end_ns_;
+  int64_t last_prefill_end_ns_ = 0;
   int64_t idle_since_ns_ = 0;  // 0: not idle
   int64_t idle_in_gap_ns_ = 0;
   std::vector<uint64_t> mini_batch_passes_;
