@@ -111,7 +111,8 @@ TEST(ClusterSim, SharesSumToTheWall) {
   SimOptions options = Options(2, 32, 3);
   options.device_jitter = options.rworker_jitter = 0.1;
   std::vector<SimRequest> requests = Equal(100, 50, 40);
-  for (size_t i = 0; i < requests.size(); ++i) requests[i].arrival = static_cast<Nanos>(i) * (i < 80 ? 20'000'000 : 2'000'000'000);
+  for (size_t i = 0; i < requests.size(); ++i)
+    requests[i].arrival = static_cast<Nanos>(i) * (i < 80 ? 20'000'000 : 2'000'000'000);
   for (const double from : {0.0, 0.3}) {
     options.measure_from = from;
     const Measurement m = Simulate(profile, options, requests).measured;
