@@ -149,4 +149,4 @@ def make_state(config, dealt, programs, folder, ssh_config):
     about = f"{model}{weights} on {sworker['device']}, {plural(sworker['threads'], 'thread')}{pinned(dealt[None])}"
     argv = [f"{programs}/fastdecode-sworker", "--config", str(folder.effective_config)]
     workers.append(Worker("sworker", "", sworker["listen"], argv, dealt[None], about))
-    return State(folder.config, ssh_config, config["transport"]["secret_file"], workers)
+    return State(folder.config, ssh_config, config["transport"]["secret_file"], workers, dealt[None])

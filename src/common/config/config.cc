@@ -235,6 +235,13 @@ Status ReadTransport(const json& object, const fs::path& folder, TransportOption
   return reader.Finish();
 }
 
+Status ReadPlan(const json& object, const fs::path& folder, PlanOptions& plan) {
+  ObjectReader reader(object, "plan");
+  reader.Text("profile", &plan.profile);
+  if (!plan.profile.empty()) plan.profile = Absolute(folder, plan.profile);
+  return reader.Finish();
+}
+
 // R-workers of one machine take their shares at the same time, so together they must leave something.
 Status CheckShares(const RWorkersOptions& rworkers) {
   std::map<std::string, int> percent_of;  // by the way to the machine
@@ -289,6 +296,7 @@ Status ReadAll(const json& document, const fs::path& folder, Config& config) {
   const json& pipeline = Section(root, "pipeline");
   const json& load_control = Section(root, "load_control");
   const json& transport = Section(root, "transport");
+  const json& plan = Section(root, "plan");
   FD_RETURN_IF_ERROR(root.Finish());
   FD_RETURN_IF_ERROR(ReadModel(model, folder, config));
   FD_RETURN_IF_ERROR(ReadSWorker(sworker, config.sworker));
@@ -296,6 +304,7 @@ Status ReadAll(const json& document, const fs::path& folder, Config& config) {
   FD_RETURN_IF_ERROR(ReadPipeline(pipeline, config.pipeline));
   FD_RETURN_IF_ERROR(ReadLoadControl(load_control, config.load_control));
   FD_RETURN_IF_ERROR(ReadTransport(transport, folder, config.transport));
+  FD_RETURN_IF_ERROR(ReadPlan(plan, folder, config.plan));
   return CheckTogether(config);
 }
 

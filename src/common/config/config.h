@@ -92,6 +92,11 @@ struct TransportOptions {
   friend bool operator==(const TransportOptions&, const TransportOptions&) = default;
 };
 
+struct PlanOptions {
+  std::string profile;  // absolute path of fastdecode-plan's profile; empty: none
+  friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
+};
+
 struct Config {
   std::string path;  // absolute path of the file
   ModelOptions model;
@@ -100,6 +105,7 @@ struct Config {
   PipelineOptions pipeline;
   LoadControlOptions load_control;
   TransportOptions transport;
+  PlanOptions plan;
   // Derived: the model's config.json with `layers` and `max_context` applied.
   ModelConfig model_config;
   int max_context = 0;  // tokens of one sequence, prompt and output; equals model.max_context

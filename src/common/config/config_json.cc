@@ -58,7 +58,7 @@ std::string DTypeName(DType dtype) {
 }
 
 std::string ConfigToJson(const Config& config) {
-  const Json document = {
+  Json document = {
       {"model",
        {{"path", config.model.path},
         {"dtype", DTypeName(config.model.dtype)},
@@ -87,6 +87,7 @@ std::string ConfigToJson(const Config& config) {
         {"heartbeat_ms", config.transport.heartbeat_ms},
         {"peer_timeout_ms", config.transport.peer_timeout_ms}}},
   };
+  if (!config.plan.profile.empty()) document["plan"] = {{"profile", config.plan.profile}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
