@@ -29,5 +29,7 @@ struct TransportFactory {
 inline void PrintTo(const TransportFactory& factory, std::ostream* out) { *out << factory.name; }
 
 TransportFactory TcpFactory();
+TransportFactory VerbsFactory();
+bool HasVerbs();  // this host has an RDMA device that works
 
 }  // namespace fastdecode

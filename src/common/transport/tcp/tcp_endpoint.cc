@@ -78,24 +78,4 @@ Status TcpEndpoint::StreamEnd(const LaneState& lane) const {
                   std::to_string(lane.received) + " of " + total + " bytes came");
 }
 
-Status TcpEndpoint::CheckHeader(const LaneState& lane, const MessageHeader& header) const {
-  std::string what;
-  if (header.magic != kWireMagic) {
-    what = "no message starts like this (magic " + std::to_string(header.magic) + ")";
-  } else if (header.version != kWireVersion) {
-    what = "message of version " + std::to_string(header.version) + ", expected " + std::to_string(kWireVersion);
-  } else if (header.incarnation != options_.incarnation) {
-    what = "message of incarnation " + std::to_string(header.incarnation) + ", this session is " +
-           std::to_string(options_.incarnation);
-  } else if (!IsKnownMessageType(header.type)) {
-    what = "unknown message type " + std::to_string(header.type);
-  } else if (header.payload_bytes > lane.slot_bytes - sizeof(MessageHeader)) {
-    what = "message of " + std::to_string(header.payload_bytes) + " bytes, a slot holds " +
-           std::to_string(lane.slot_bytes - sizeof(MessageHeader));
-  } else {
-    return OkStatus();
-  }
-  return DataLoss(options_.peer + ": " + lane.name + " stream: " + what);
-}
-
 }  // namespace fastdecode

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "common/base/logging.h"
+#include "common/transport/check_header.h"
 #include "common/transport/tcp/tcp_endpoint.h"
 
 namespace fastdecode {
@@ -107,8 +108,8 @@ Status TcpEndpoint::Receive(LaneState& lane) {
     if (count == 0) return StreamEnd(lane);
     lane.received += static_cast<size_t>(count);
     if (lane.received == sizeof(MessageHeader)) {
-      Status status = CheckHeader(lane, *header);
-      if (!status.ok()) return status;
+      Status status = CheckMessageHeader(*header, lane.slot_bytes, options_.incarnation);
+      if (!status.ok()) return DataLoss(options_.peer + ": " + lane.name + " stream: " + status.message());
       total += header->payload_bytes;
     }
   }
