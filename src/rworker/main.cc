@@ -20,7 +20,7 @@ DEFINE_string(kv_memory, "1GiB",
 DEFINE_string(max_buffer_memory, "2GiB", "what a session's message buffers may take beside it");
 DEFINE_int32(threads, 0, "threads that compute; 0: as many as this process may use CPUs");
 DEFINE_string(secret_file, "", "file with the cluster's secret, mode 0600");
-DEFINE_string(transport, "auto", "auto (means tcp) or tcp");
+DEFINE_string(transport, "auto", "of the rows: auto (what the S-worker names, or the best that both have) or tcp");
 DEFINE_string(kernel, "auto", "attention kernel: auto, or one by name");
 DEFINE_int32(numa_node, -1,
              "threads and memory on this NUMA node alone; -1: on all nodes of this process's CPUs, evenly");
@@ -66,16 +66,12 @@ Result<int> SelfTest() {
 }
 
 Result<ServerOptions> OptionsFromFlags() {
-  if (FLAGS_transport == "shm" || FLAGS_transport == "verbs") {
-    return Status(StatusCode::kUnimplemented,
-                  "--transport " + FLAGS_transport + " is not in this build; expected auto or tcp");
-  }
-  if (FLAGS_transport != "auto" && FLAGS_transport != "tcp") {
-    return InvalidArgument("--transport is \"" + FLAGS_transport + "\", expected auto or tcp");
-  }
   FD_RETURN_IF_ERROR(CheckNumbers());
   if (FLAGS_secret_file.empty()) return InvalidArgument("--secret_file is missing: a port serves nobody without one");
   ServerOptions options;
+  const Result<TransportKind> kind = ParseTransportKind(FLAGS_transport);
+  if (!kind.ok()) return InvalidArgument("--transport: " + kind.status().message());
+  options.transport.kind = *kind;
   options.listen = FLAGS_listen;
   options.threads = FLAGS_threads;
   options.kernel = FLAGS_kernel;

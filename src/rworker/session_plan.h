@@ -7,6 +7,7 @@
 #include "common/base/model_shape.h"
 #include "common/base/status.h"
 #include "common/transport/transport.h"
+#include "common/transport/transport_kind.h"
 #include "common/wire/control.h"
 #include "kernels/kv_codecs.h"
 #include "rworker/attention_service.h"
@@ -18,6 +19,7 @@ struct SessionPlan {
   SessionLimits limits;
   kernels::KvCodes kv;       // formats of the cache, which this build has
   EndpointOptions endpoint;  // lanes as this side has them; incarnation and peer are filled in later
+  TransportKind transport = TransportKind::kAuto;  // what the S-worker was told to use
   int heartbeat_ms = 0;
   int peer_timeout_ms = 0;
   std::string name;  // of the S-worker
@@ -32,7 +34,5 @@ int64_t KvTokenBytes(const SessionPlan& plan);
 
 // "2 layers, 32 heads, 32 KV heads, head_dim 128".
 std::string Describe(const AttentionShape& shape);
-
-RefusalCode RefusalCodeOf(StatusCode code);
 
 }  // namespace fastdecode::rworker

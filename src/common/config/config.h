@@ -94,7 +94,7 @@ struct VerbsOptions {
 };
 
 struct TransportOptions {
-  std::string kind = "auto";                   // auto (means tcp) or tcp
+  std::string kind = "auto";                   // auto, or the one to use
   std::string secret_file = "cluster.secret";  // absolute after parsing
   int heartbeat_ms = 500;
   int peer_timeout_ms = 3000;

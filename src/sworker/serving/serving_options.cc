@@ -38,7 +38,7 @@ SessionOptions MakeSessionOptions(const Config& config) {
   options.max_rows = RowsOfMiniBatch(config.pipeline);
   options.heartbeat_ms = config.transport.heartbeat_ms;
   options.peer_timeout_ms = config.transport.peer_timeout_ms;
-  options.transport = config.transport.kind;
+  options.transport = MakeTransportSettings(config.transport);
   options.name = config.sworker.listen;
   return options;
 }

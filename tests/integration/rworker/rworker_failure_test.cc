@@ -96,9 +96,11 @@ TEST(RWorkerFailure, AFrozenSWorkerLosesItsPlaceAfterItsTimeout) {
   control.WriteFrame(OpenFrom(options));
   SessionGrant grant;
   ASSERT_TRUE(control.ReadFrame(grant));
+  ASSERT_TRUE(control.OfferTcp());
   RawClient decode(rworker.address()), bulk(rworker.address());
   ASSERT_TRUE(decode.Prove(control.session_key(), Purpose::kDecode, grant.incarnation).ok());
   ASSERT_TRUE(bulk.Prove(control.session_key(), Purpose::kBulk, grant.incarnation).ok());
+  control.ReadyWithTcp();
 
   PoolHarness pool({rworker.address()});
   PoolHarness::Joined joined = pool.WaitJoined();

@@ -1,4 +1,4 @@
-#include "sworker/rworkers/client_connection.h"
+#include "common/transport/tcp/client_connection.h"
 
 #include "common/transport/tcp/socket.h"
 
