@@ -13,6 +13,7 @@ from .run_folder import State, Worker
 
 FIRST_PORT = 7200  # below the range that the kernel deals to outgoing connections
 LAST_PORT = 8199
+VERBS_DEFAULTS = {"device": "auto", "port": 1, "gid_index": "auto"}
 
 
 def read_effective(sworker, config):
@@ -129,6 +130,8 @@ def rworker(index, host, config, programs, cpu_list):
     folder = host.get("bin") or programs
     argv = [f"{folder}/fastdecode-rworker", "--listen", host["listen"], "--kv_memory", host["kv_memory"],
             "--threads", str(host["threads"]), "--transport", config["transport"]["kind"]]
+    verbs = config["transport"]["verbs"]
+    argv += [f"--verbs_{key}={verbs[key]}" for key in ("device", "port", "gid_index") if verbs[key] != VERBS_DEFAULTS[key]]
     if cpu_list == "-":
         argv.append("--pin=false")  # alone it would not know of the other processes of its host
     ssh = host.get("ssh", "")

@@ -228,7 +228,7 @@ Status ReadVerbs(const json& object, VerbsOptions& verbs) {
 
 Status ReadTransport(const json& object, const fs::path& folder, TransportOptions& transport) {
   ObjectReader reader(object, "transport");
-  reader.Choice("kind", {"auto", "tcp"}, {"shm", "verbs"}, &transport.kind);
+  reader.Choice("kind", {"auto", "tcp", "verbs"}, {"shm"}, &transport.kind);
   reader.Text("secret_file", &transport.secret_file);
   reader.Integer("heartbeat_ms", 10, 60000, &transport.heartbeat_ms);
   reader.Integer("peer_timeout_ms", 20, 600000, &transport.peer_timeout_ms);

@@ -3,6 +3,7 @@
 
 #include "common/transport/carrier.h"
 #include "common/transport/tcp/tcp_carrier.h"
+#include "common/transport/verbs/verbs_carrier.h"
 
 namespace fastdecode {
 
@@ -12,7 +13,10 @@ std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes) {
   return {memory, [](std::byte* pointer) { operator delete[](pointer, std::align_val_t(64)); }};
 }
 
-Carriers::Carriers(const TransportSettings& settings) : settings_(settings) { carriers_.push_back(MakeTcpCarrier()); }
+Carriers::Carriers(const TransportSettings& settings) : settings_(settings) {
+  carriers_.push_back(MakeVerbsCarrier(settings.verbs));
+  carriers_.push_back(MakeTcpCarrier());
+}
 
 const Carrier* Carriers::Find(TransportKind kind) const {
   for (const auto& carrier : carriers_) {

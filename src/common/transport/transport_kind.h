@@ -26,6 +26,7 @@ Result<TransportKind> ParseTransportKind(std::string_view name);
 // What a config or a command line says about transports; each carrier reads its part.
 struct TransportSettings {
   TransportKind kind = TransportKind::kAuto;
+  VerbsOptions verbs;
 };
 TransportSettings MakeTransportSettings(const TransportOptions& options);
 

@@ -55,7 +55,7 @@ class Initramfs:
         """A program or library, and the shared libraries that it needs, at the paths where it looks for them."""
         self.file(name, source)
         for library in shared_libraries(source):
-            self.file(library.lstrip("/"), library)
+            self.file(os.path.normpath(library).lstrip("/"), library)
 
     def _entry(self, name, mode, size, data):
         if name in self._names:

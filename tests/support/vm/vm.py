@@ -175,7 +175,7 @@ class Machine:
         self._ready = self._ended = False
         self._process = self._socket = None
         initrd = self._make_initrd(files or {}, trees or {})
-        memory_mib = memory_mib or 512 + 2 * os.path.getsize(initrd) // (1 << 20)
+        memory_mib = memory_mib or 512 + 3 * os.path.getsize(initrd) // (1 << 20)
         self._arguments = self._qemu_arguments(initrd, cpus, memory_mib, cable) + list(qemu)
 
     def __enter__(self):

@@ -252,6 +252,22 @@ Status VerbsEndpoint::Connect(const VerbsHello& peer, uint8_t service_level, uin
   return OkStatus();
 }
 
+bool VerbsEndpoint::AllSent() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const VerbsLane& lane) { return lane.completed == lane.posted; });
+}
+
+Status VerbsEndpoint::CheckPath() {
+  CHECK(state_ != State::kUnconnected);
+  if (!path_checked_) {
+    path_checked_ = true;
+    for (VerbsLane& lane : lanes_) SendEmpty(lane, IBV_WR_RDMA_WRITE, 0, true);
+  }
+  (void)Reap();
+  if (failure_.ok() && !AllSent() && Arm()) (void)Reap();
+  if (!failure_.ok()) return failure_;
+  return AllSent() ? OkStatus() : Status(StatusCode::kWouldBlock, {});
+}
+
 VerbsEndpoint::~VerbsEndpoint() {
   if (state_ == State::kConnected) Drain();
   while (channel_ != nullptr && TakeEvent()) {
@@ -263,17 +279,9 @@ void VerbsEndpoint::Drain() {
   for (VerbsLane& lane : lanes_) {
     SendEmpty(lane, IBV_WR_RDMA_WRITE_WITH_IMM, Immediate{ImmediateKind::kBye}.Pack(), true);
   }
-  const auto done = [this] {
-    return state_ != State::kConnected || std::all_of(lanes_.begin(), lanes_.end(), [](const VerbsLane& lane) {
-             return lane.completed == lane.posted;
-           });
-  };
   while (true) {
     (void)Reap();
-    if (done() || clock_.NowNs() >= deadline_ns) return;
-    if (armed_ && TakeEvent()) armed_ = false;
-    if (!armed_ && ibv_req_notify_cq(queue_.get(), 0) != 0) return;
-    armed_ = true;
+    if (state_ != State::kConnected || AllSent() || clock_.NowNs() >= deadline_ns || !Arm()) return;
     if (Reap() > 0) continue;
     pollfd fd{channel_->fd, POLLIN, 0};
     poll(&fd, 1, 10);

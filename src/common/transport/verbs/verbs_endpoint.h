@@ -34,7 +34,7 @@ class VerbsEndpoint final : public Endpoint {
  public:
   enum class State : uint8_t {
     kUnconnected,  // queue pairs can receive; the peer's hello is awaited
-    kConnected,    // messages flow
+    kConnected,    // messages flow, or, at the S-worker's end before CheckPath is ok, would
     kBroken,       // failed; messages that came before are still handed out
     kDead,         // the failure was told
   };
@@ -51,6 +51,10 @@ class VerbsEndpoint final : public Endpoint {
   const VerbsHello& hello() const { return hello_; }
   // Both ends use this service level and traffic class.
   Status Connect(const VerbsHello& peer, uint8_t service_level, uint8_t traffic_class);
+  // After Connect, before all else, if the peer is connected already: an empty write on each
+  // lane. Ok once the peer's device has acknowledged both; kWouldBlock: call again when
+  // wait_fd is readable; else why there is no way.
+  Status CheckPath();
 
   Result<SendSlot> Acquire(Lane lane) override;
   Status Post(const SendSlot& slot) override;
@@ -82,6 +86,8 @@ class VerbsEndpoint final : public Endpoint {
   Status ToSend(const VerbsLane& lane) const;
   void FillHello();
   void Drain();
+  bool AllSent() const;
+  bool Arm();
 
   VerbsLane& lane(Lane which) { return lanes_[static_cast<size_t>(which)]; }
   std::string NameOf(const VerbsLane& lane) const { return options_.peer + ": " + lane.name + " stream"; }
@@ -116,6 +122,7 @@ class VerbsEndpoint final : public Endpoint {
   std::array<VerbsLane, kNumLanes> lanes_;  // go before the queue
   VerbsHello hello_;
   State state_ = State::kUnconnected;
+  bool path_checked_ = false;
   bool armed_ = false;  // a notification was asked for and has not come
   int first_lane_ = 0;  // that Poll looks at first
   std::vector<ibv_send_wr> requests_;

@@ -231,20 +231,22 @@ bool VerbsEndpoint::TakeEvent() {
   return true;
 }
 
+// True: the next completion makes wait_fd readable.
+bool VerbsEndpoint::Arm() {
+  if (armed_ && TakeEvent()) armed_ = false;
+  if (armed_) return true;
+  ++counters_.sleeps;
+  const int error = ibv_req_notify_cq(queue_.get(), 0);
+  if (error != 0) Break(Internal(options_.peer + ": the RDMA device gives no notification: " + std::strerror(error)));
+  armed_ = error == 0;
+  return armed_;
+}
+
 bool VerbsEndpoint::PrepareWait() {
   CheckOwner();
   Push();
   if (state_ != State::kConnected || !lanes_[0].ready.empty() || !lanes_[1].ready.empty()) return false;
-  if (armed_ && TakeEvent()) armed_ = false;
-  if (!armed_) {
-    ++counters_.sleeps;
-    const int error = ibv_req_notify_cq(queue_.get(), 0);
-    if (error != 0) {
-      Break(Internal(options_.peer + ": the RDMA device gives no notification: " + std::strerror(error)));
-      return false;
-    }
-    armed_ = true;
-  }
+  if (!Arm()) return false;
   // What came between the last look and the notification raises none.
   return Reap() == 0;
 }
