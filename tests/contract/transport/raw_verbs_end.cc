@@ -87,7 +87,12 @@ void RawVerbsEnd::CreatePair(size_t lane, const VerbsHello& peer) {
            0);
 }
 
+void RawVerbsEnd::Vanish() {
+  for (QueuePairPtr& pair : pairs_) pair.reset();
+}
+
 RawVerbsEnd::~RawVerbsEnd() {
+  if (pairs_[0] == nullptr) return;
   for (Lane lane : {Lane::kDecode, Lane::kBulk}) (void)WriteAt(lane, 0, {}, Immediate{ImmediateKind::kBye}.Pack());
 }
 

@@ -22,6 +22,8 @@ class RawVerbsEnd final : public RawEnd {
   bool Write(Lane lane, std::span<const std::byte> bytes) override;
   // A write of `bytes` with any immediate, at an offset from the lane's ring.
   bool WriteAt(Lane lane, uint64_t offset, std::span<const std::byte> bytes, uint32_t immediate);
+  // Its queue pairs are gone, without a word.
+  void Vanish();
 
  private:
   void CreatePair(size_t lane, const VerbsHello& peer);

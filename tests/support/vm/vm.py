@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 
+from cable import Cable
 from initramfs import Initramfs
 from kernel import Kernel, Unavailable
 
@@ -35,6 +36,7 @@ RDMA_MODULES = ["crc32_generic", "crc32-pclmul", "ib_uverbs", "rdma_rxe"]
 PROVIDERS = "/usr/lib/x86_64-linux-gnu/libibverbs"
 BOOT_TIMEOUT_S = 120
 KVM_TIMEOUT_S = 15
+__all__ = ["Cable", "Machine", "Rig", "SKIPPED", "Unavailable"]
 SKIPPED = 77  # the exit status that CTest takes for a skipped test
 
 Result = collections.namedtuple("Result", "status output")
@@ -103,26 +105,6 @@ class Rig:
                 file.write("kvm" if works else "tcg,thread=multi")
         with open(path, encoding="utf-8") as file:
             return file.read()
-
-
-class Cable:
-    """Joins two machines. Cut, it loses every packet while both ends still see their link up."""
-
-    def __init__(self, folder, names):
-        self.ends = {name: os.path.join(folder, name + ".net") for name in names}
-
-    def of(self, name):
-        """The end of the machine `name`, and the other one."""
-        [other] = [end for end in self.ends if end != name]
-        return self.ends[name], self.ends[other]
-
-    def cut(self):
-        for path in self.ends.values():
-            os.rename(path, path + ".cut")
-
-    def mend(self):
-        for path in self.ends.values():
-            os.rename(path + ".cut", path)
 
 
 class Job:
@@ -223,7 +205,7 @@ class Machine:
                 if self._ended or not self._changed.wait(max(0, min(1, deadline - time.monotonic()))):
                     if self._ended or time.monotonic() >= deadline:
                         why = "the virtual machine ended" if self._ended else f"{timeout_s} s were over"
-                        said = f"\nIt said:\n{job.output}" if job else self._logs()
+                        said = "\nIt said:\n" + "\n".join(job.lines[-40:]) if job else self._logs()
                         raise RuntimeError(f"{self.name}: {why} while waiting for {what()}{said}")
 
     def _logs(self):
@@ -253,6 +235,8 @@ class Machine:
 
     def _qemu_arguments(self, initrd, cpus, memory_mib, cable):
         folder = self.folder
+        if cable:
+            self._forget(cable.of(self.name)[0])
         local, remote = cable.of(self.name) if cable else (f"{folder}/net", f"{folder}/nobody")
         self._agent = f"{folder}/agent"
         network = [
@@ -270,6 +254,12 @@ class Machine:
             "-chardev", f"socket,id=agent,path={self._agent},server=on,wait=off",
             "-device", "virtserialport,chardev=agent,nr=1", *network,
         ]  # fmt: skip
+
+    @staticmethod
+    def _forget(path):
+        """The socket of a machine that was killed."""
+        if os.path.exists(path):
+            os.remove(path)
 
     def _read(self):
         """The agent's lines, on a thread of its own until the machine ends."""

@@ -275,6 +275,8 @@ VerbsEndpoint::~VerbsEndpoint() {
 }
 
 void VerbsEndpoint::Drain() {
+  (void)Reap();
+  if (state_ != State::kConnected || (lanes_[0].peer_closed && lanes_[1].peer_closed)) return;  // nobody listens
   const int64_t deadline_ns = clock_.NowNs() + int64_t{kDrainMs} * 1'000'000;
   for (VerbsLane& lane : lanes_) {
     SendEmpty(lane, IBV_WR_RDMA_WRITE_WITH_IMM, Immediate{ImmediateKind::kBye}.Pack(), true);
