@@ -21,7 +21,8 @@ DEFINE_string(max_buffer_memory, "2GiB", "what a session's message buffers may t
 DEFINE_int32(threads, 0, "threads that compute; 0: as many as this process may use CPUs");
 DEFINE_string(secret_file, "", "file with the cluster's secret, mode 0600");
 DEFINE_string(transport, "auto",
-              "of the rows: auto (what the S-worker names, or the best that both have), tcp or verbs");
+              "of the rows: auto (what the S-worker names, or the best that both have), tcp, shm or verbs");
+DEFINE_int32(spin_us, -1, "microseconds to poll for messages before sleeping (shm, verbs); -1: if a CPU is to spare");
 DEFINE_string(verbs_device, "auto", "RDMA device by name; auto: the first with an active port");
 DEFINE_int32(verbs_port, 1, "port of the RDMA device");
 DEFINE_int32(verbs_gid_index, -1, "of the RDMA port's GIDs; -1: by type, RoCE v2 with an IPv4 address first");
@@ -48,6 +49,7 @@ int UsageError(const std::string& message) {
 
 Status CheckNumbers() {
   if (FLAGS_threads < 0 || FLAGS_threads > 4096) return InvalidArgument("--threads is out of 0 to 4096");
+  if (FLAGS_spin_us < -1 || FLAGS_spin_us > 1000) return InvalidArgument("--spin_us is out of -1 to 1000");
   if (FLAGS_numa_node < kAnyNode) return InvalidArgument("--numa_node is neither a node nor -1");
   if (FLAGS_verbs_port < 1 || FLAGS_verbs_port > 255) return InvalidArgument("--verbs_port is out of 1 to 255");
   if (FLAGS_verbs_gid_index < -1 || FLAGS_verbs_gid_index > 255) {
@@ -83,6 +85,7 @@ Result<ServerOptions> OptionsFromFlags() {
   options.transport.verbs.device = FLAGS_verbs_device;
   options.transport.verbs.port = FLAGS_verbs_port;
   options.transport.verbs.gid_index = FLAGS_verbs_gid_index;
+  options.transport.spin_us = FLAGS_spin_us;
   options.listen = FLAGS_listen;
   options.threads = FLAGS_threads;
   options.kernel = FLAGS_kernel;

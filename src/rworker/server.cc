@@ -8,6 +8,7 @@
 #include "common/base/logging.h"
 #include "common/config/address.h"
 #include "common/transport/carrier.h"
+#include "common/transport/spin.h"
 #include "common/transport/tcp/socket.h"
 #include "common/wire/handshake.h"
 #include "kernels/kernel_check.h"
@@ -98,6 +99,7 @@ Result<std::unique_ptr<RWorkerServer>> RWorkerServer::Start(const ServerOptions&
   loop.host.environment.topology = server->topology_;
   loop.host.environment.pin = options.pin;
   loop.host.transport = options.transport;
+  loop.host.transport.spin_us = SpinMicroseconds(options.transport.spin_us, server->threads_);
   loop.host.max_buffer_memory = options.max_buffer_memory;
   loop.host.kv_memory = server->memory_.bytes();
   loop.host.hostname = Hostname();

@@ -83,6 +83,7 @@ void SessionHost::Begin(PendingConnection& connection, SessionPlan plan) {
 
 const AuthKey* SessionHost::StreamKey(const Hello& hello) const {
   if (stage_ != Stage::kTransport || hello.incarnation != incarnation_) return nullptr;
+  if (hello.purpose == static_cast<uint8_t>(Purpose::kShared)) return nullptr;  // not at this port
   const Lane lane = hello.purpose == static_cast<uint8_t>(Purpose::kBulk) ? Lane::kBulk : Lane::kDecode;
   return negotiation_->WantsStream(lane) ? &session_key_ : nullptr;
 }

@@ -4,4 +4,4 @@ import sys
 
 from rdma_case import run_on_device
 
-sys.exit(run_on_device(sys.argv[1], ["transport_contract_test --gtest_filter=*verbs*", "verbs_endpoint_test"], 400))
+sys.exit(run_on_device(sys.argv[1], ["transport_contract_test --gtest_filter=*verbs*", "transport_faults_test --gtest_filter=*verbs* --seeds=50", "verbs_endpoint_test"], 400))

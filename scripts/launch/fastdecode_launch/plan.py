@@ -130,6 +130,8 @@ def rworker(index, host, config, programs, cpu_list):
     folder = host.get("bin") or programs
     argv = [f"{folder}/fastdecode-rworker", "--listen", host["listen"], "--kv_memory", host["kv_memory"],
             "--threads", str(host["threads"]), "--transport", config["transport"]["kind"]]
+    if config["transport"]["spin_us"] != "auto":
+        argv += ["--spin_us", str(config["transport"]["spin_us"])]
     verbs = config["transport"]["verbs"]
     argv += [f"--verbs_{key}={verbs[key]}" for key in ("device", "port", "gid_index") if verbs[key] != VERBS_DEFAULTS[key]]
     if cpu_list == "-":

@@ -228,10 +228,16 @@ Status ReadVerbs(const json& object, VerbsOptions& verbs) {
 
 Status ReadTransport(const json& object, const fs::path& folder, TransportOptions& transport) {
   ObjectReader reader(object, "transport");
-  reader.Choice("kind", {"auto", "tcp", "verbs"}, {"shm"}, &transport.kind);
+  std::string automatic;
+  reader.Choice("kind", {"auto", "tcp", "shm", "verbs"}, {}, &transport.kind);
   reader.Text("secret_file", &transport.secret_file);
   reader.Integer("heartbeat_ms", 10, 60000, &transport.heartbeat_ms);
   reader.Integer("peer_timeout_ms", 20, 600000, &transport.peer_timeout_ms);
+  if (object.value("spin_us", json()) != "auto") {
+    reader.Integer("spin_us", 0, 1000, &transport.spin_us);
+  } else {
+    reader.Choice("spin_us", {"auto"}, {}, &automatic);
+  }
   if (transport.peer_timeout_ms < 2 * transport.heartbeat_ms) {
     reader.Fail("peer_timeout_ms",
                 std::to_string(transport.peer_timeout_ms) + " is too short; expected at least twice heartbeat_ms, " +

@@ -98,6 +98,7 @@ struct TransportOptions {
   std::string secret_file = "cluster.secret";  // absolute after parsing
   int heartbeat_ms = 500;
   int peer_timeout_ms = 3000;
+  int spin_us = -1;  // polled before sleeping, where that can be chosen; -1: auto
   VerbsOptions verbs;
   friend bool operator==(const TransportOptions&, const TransportOptions&) = default;
 };

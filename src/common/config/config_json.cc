@@ -86,6 +86,7 @@ std::string ConfigToJson(const Config& config) {
         {"secret_file", config.transport.secret_file},
         {"heartbeat_ms", config.transport.heartbeat_ms},
         {"peer_timeout_ms", config.transport.peer_timeout_ms},
+        {"spin_us", config.transport.spin_us < 0 ? Json("auto") : Json(config.transport.spin_us)},
         {"verbs",
          {{"device", verbs.device},
           {"port", verbs.port},

@@ -2,6 +2,7 @@
 #include <new>
 
 #include "common/transport/carrier.h"
+#include "common/transport/shm/shm_carrier.h"
 #include "common/transport/tcp/tcp_carrier.h"
 #include "common/transport/verbs/verbs_carrier.h"
 
@@ -14,7 +15,8 @@ std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes) {
 }
 
 Carriers::Carriers(const TransportSettings& settings) : settings_(settings) {
-  carriers_.push_back(MakeVerbsCarrier(settings.verbs));
+  carriers_.push_back(MakeVerbsCarrier(settings));
+  carriers_.push_back(MakeShmCarrier(settings));
   carriers_.push_back(MakeTcpCarrier());
 }
 

@@ -28,6 +28,7 @@ TransportSettings MakeTransportSettings(const TransportOptions& options) {
   TransportSettings settings;
   settings.kind = ParseTransportKind(options.kind).value();  // the config knows no other names
   settings.verbs = options.verbs;
+  settings.spin_us = options.spin_us;
   return settings;
 }
 

@@ -27,6 +27,9 @@ Result<TransportKind> ParseTransportKind(std::string_view name);
 struct TransportSettings {
   TransportKind kind = TransportKind::kAuto;
   VerbsOptions verbs;
+  // How long the owner of an endpoint polls before it sleeps, in microseconds: shm and
+  // verbs. Saves the system calls of sleeping and waking, costs a CPU meanwhile.
+  int spin_us = 0;  // kAutoSpin is to be resolved before carriers are made (spin.h)
 };
 TransportSettings MakeTransportSettings(const TransportOptions& options);
 

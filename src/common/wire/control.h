@@ -33,7 +33,7 @@ using AuthKey = std::array<uint8_t, 32>;
 using AuthNonce = std::array<uint8_t, 32>;
 using AuthMac = std::array<uint8_t, 32>;
 
-enum class Purpose : uint8_t { kControl = 1, kDecode = 2, kBulk = 3 };
+enum class Purpose : uint8_t { kControl = 1, kDecode = 2, kBulk = 3, kShared = 4 };
 
 struct Hello {
   uint32_t magic = kHelloMagic;

@@ -309,11 +309,18 @@ int64_t RWorkerLink::next_deadline_ns() const {
 
 void RWorkerLink::SetState(Status status, bool final) {
   std::lock_guard lock(mutex_);
-  if (!status.ok()) stats_ = RWorkerStats();
+  if (!status.ok()) {
+    const auto sessions_over = stats_.sessions_over;
+    stats_ = RWorkerStats();
+    stats_.sessions_over = sessions_over;
+  }
   if (status.ok()) {  // until the first heartbeat
     stats_.incarnation = grant_.incarnation;
     stats_.total_blocks = stats_.free_blocks = grant_.kv_blocks;
     stats_.kv_token_bytes = grant_.kv_token_bytes;
+    stats_.transport = grant_.transport;
+    stats_.transport_why = std::make_shared<const std::string>(grant_.transport_why);
+    ++stats_.sessions_over[static_cast<size_t>(grant_.transport)];
   }
   state_ = {std::move(status), final};
 }

@@ -14,6 +14,7 @@
 // functions may be called from any thread, the destructor not from a callback.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -46,8 +47,11 @@ struct RWorkerGrant {
 
 // From the latest heartbeat of an R-worker.
 struct RWorkerStats {
-  uint32_t incarnation = 0;  // 0: not joined
-  int64_t received_ns = 0;   // SteadyClock
+  uint32_t incarnation = 0;                                    // 0: not joined
+  TransportKind transport = TransportKind::kAuto;              // that carries the rows; auto: not joined
+  std::shared_ptr<const std::string> transport_why;            // and not another; null: not joined
+  std::array<int64_t, kMaxTransportKind + 1> sessions_over{};  // by kind, since this process began
+  int64_t received_ns = 0;                                     // SteadyClock
   int64_t free_blocks = 0;
   int64_t total_blocks = 0;
   int64_t sequences = 0;           // that it holds

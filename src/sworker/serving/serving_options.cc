@@ -1,6 +1,7 @@
 // From the config to the options of scheduler, sessions and engine.
 #include <algorithm>
 
+#include "common/transport/spin.h"
 #include "sworker/serving/serving_core.h"
 
 namespace fastdecode {
@@ -39,6 +40,7 @@ SessionOptions MakeSessionOptions(const Config& config) {
   options.heartbeat_ms = config.transport.heartbeat_ms;
   options.peer_timeout_ms = config.transport.peer_timeout_ms;
   options.transport = MakeTransportSettings(config.transport);
+  options.transport.spin_us = SpinMicroseconds(options.transport.spin_us, SWorkerThreads(config));
   options.name = config.sworker.listen;
   return options;
 }

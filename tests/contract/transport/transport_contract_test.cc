@@ -254,6 +254,28 @@ TEST_P(TransportContract, WaitFdDoesNotSpinWhileNoSlotIsFree) {
   EXPECT_TRUE(WaitsUntilReadable(*b_, a_.get()));
 }
 
+TEST_P(TransportContract, AnOwnerThatWaitsForCreditDoesNotSleepThroughIt) {
+  Connect();
+  size_t full = SmallOptions().lanes[1].slot_bytes - sizeof(MessageHeader);
+  uint64_t sent = 0, received = 0;
+  for (int round = 0; round < 500; ++round) {
+    while (TrySend(*a_, Lane::kBulk, sent, full)) ++sent;  // until it would block
+    Result<RecvSlot> slot = b_->Poll();
+    if (slot.ok()) {
+      EXPECT_EQ(slot->header().step, received++);
+      b_->Release(*slot);
+    }
+    ASSERT_EQ(a_->Poll().status().code(), StatusCode::kWouldBlock);  // may free a slot itself
+    if (!a_->PrepareWait()) continue;
+    pollfd fd{a_->wait_fd(), POLLIN, 0};
+    const bool woken = poll(&fd, 1, 0) == 1;
+    Result<SendSlot> credit = a_->Acquire(Lane::kBulk);
+    EXPECT_TRUE(woken || !credit.ok()) << "it would sleep with a slot free";
+    if (credit.ok()) a_->Abandon(*credit);
+  }
+  EXPECT_GT(received, 100U);
+}
+
 TEST_P(TransportContract, APeerThatClosedIsAnErrorWithItsNameAndStaysOne) {
   Connect();
   ASSERT_TRUE(TrySend(*a_, Lane::kDecode, 1, 10));
@@ -378,7 +400,7 @@ TEST_P(TransportContract, TheSteadyStateAllocatesNothing) {
   EXPECT_EQ(CountedAllocations() - before, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TransportContract, testing::Values(TcpFactory(), VerbsFactory()),
+INSTANTIATE_TEST_SUITE_P(All, TransportContract, testing::Values(TcpFactory(), ShmFactory(), VerbsFactory()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -1,4 +1,7 @@
 // Two endpoints on this host's own RDMA device.
+#include <mutex>
+#include <vector>
+
 #include "common/base/logging.h"
 #include "common/transport/verbs/verbs_endpoint.h"
 #include "tests/contract/transport/endpoint_pair.h"
@@ -52,10 +55,52 @@ std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<RawEnd>> ConnectRaw(const E
   return {std::move(end), std::move(raw)};
 }
 
+// Those of a pair that still live: the one that is cut may outlive the other.
+struct Living {
+  std::mutex mutex;
+  std::vector<const VerbsEndpoint*> ends;  // under mutex
+};
+
+class LivingEnd final : public Endpoint {
+ public:
+  LivingEnd(std::unique_ptr<VerbsEndpoint> end, std::shared_ptr<Living> living)
+      : end_(std::move(end)), living_(std::move(living)) {
+    living_->ends.push_back(end_.get());
+  }
+  ~LivingEnd() override {
+    std::lock_guard lock(living_->mutex);
+    std::erase(living_->ends, end_.get());
+  }
+  Result<SendSlot> Acquire(Lane lane) override { return end_->Acquire(lane); }
+  Status Post(const SendSlot& slot) override { return end_->Post(slot); }
+  void Abandon(const SendSlot& slot) override { end_->Abandon(slot); }
+  Result<RecvSlot> Poll() override { return end_->Poll(); }
+  void Release(const RecvSlot& slot) override { end_->Release(slot); }
+  int wait_fd() const override { return end_->wait_fd(); }
+  bool PrepareWait() override { return end_->PrepareWait(); }
+  const EndpointOptions& options() const override { return end_->options(); }
+  EndpointStats stats() const override { return end_->stats(); }
+
+ private:
+  const std::unique_ptr<VerbsEndpoint> end_;
+  const std::shared_ptr<Living> living_;
+};
+
+CuttablePair ConnectCuttable(const EndpointOptions& options) {
+  Ends ends = ConnectEnds(options);
+  auto living = std::make_shared<Living>();
+  const auto cut = [living] {
+    std::lock_guard lock(living->mutex);
+    for (const VerbsEndpoint* end : living->ends) end->FailPairs();
+  };
+  return {std::make_unique<LivingEnd>(std::move(ends.a), living),
+          std::make_unique<LivingEnd>(std::move(ends.b), living), cut};
+}
+
 }  // namespace
 
 bool HasVerbs() { return VerbsDevice::Open(VerbsOptions()).ok(); }
 
-TransportFactory VerbsFactory() { return {"verbs", Connect, ConnectRaw}; }
+TransportFactory VerbsFactory() { return {"verbs", Connect, ConnectRaw, ConnectCuttable}; }
 
 }  // namespace fastdecode

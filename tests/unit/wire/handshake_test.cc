@@ -115,7 +115,7 @@ TEST_F(HandshakeTest, StrangersAndOtherVersionsAreToldApart) {
   hello.magic = 0x20544547;  // "GET "
   EXPECT_EQ(server.OnHello(hello).status().code(), StatusCode::kDataLoss);
   hello = Hello();
-  hello.purpose = 4;
+  hello.purpose = 5;
   EXPECT_EQ(server.OnHello(hello).status().code(), StatusCode::kDataLoss);
   hello.purpose = 1;
   hello.version = 7;

@@ -6,15 +6,10 @@
 #include <cerrno>
 
 #include "common/base/logging.h"
+#include "common/transport/message_check.h"
 #include "common/transport/tcp/socket.h"
 
 namespace fastdecode {
-namespace {
-
-constexpr std::array<const char*, kNumLanes> kLaneNames = {"decode", "bulk"};
-
-}  // namespace
-
 TcpEndpoint::TcpEndpoint(const EndpointOptions& options, std::shared_ptr<std::byte[]> memory, const Clock& clock)
     : options_(options), memory_(std::move(memory)), clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 

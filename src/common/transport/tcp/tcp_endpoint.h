@@ -56,6 +56,7 @@ class TcpEndpoint final : public Endpoint {
     int recv_slot = -1;     // being filled
     size_t received = 0;    // bytes in it
     uint32_t interest = 0;  // epoll events asked for
+    bool starved = false;   // the latest Acquire found no slot
   };
 
   TcpEndpoint(const EndpointOptions& options, std::shared_ptr<std::byte[]> memory, const Clock& clock);

@@ -13,7 +13,7 @@ namespace {
 // that one which was unplugged and came back is opened anew.
 class DeviceHolder {
  public:
-  explicit DeviceHolder(const VerbsOptions& options) : options_(options) {}
+  explicit DeviceHolder(const TransportSettings& settings) : options_(settings.verbs), spin_us_(settings.spin_us) {}
 
   Result<std::shared_ptr<const VerbsDevice>> Get() {
     std::lock_guard lock(mutex_);
@@ -27,9 +27,11 @@ class DeviceHolder {
     return device;
   }
   const VerbsOptions& options() const { return options_; }
+  int spin_us() const { return spin_us_; }
 
  private:
   const VerbsOptions options_;
+  const int spin_us_;
   std::mutex mutex_;
   std::weak_ptr<const VerbsDevice> device_;  // under mutex_
   std::string described_;                    // under mutex_
@@ -43,7 +45,8 @@ Result<std::unique_ptr<VerbsEndpoint>> MakeEnd(const CarrierContext& context, De
     return Status(StatusCode::kResourceExhausted,
                   "no memory for " + std::to_string(bytes) + " bytes of message slots for " + context.endpoint.peer);
   }
-  return VerbsEndpoint::Create(context.endpoint, std::move(device), std::move(memory), *context.clock);
+  return VerbsEndpoint::Create(context.endpoint, std::move(device), std::move(memory), holder->spin_us(),
+                               *context.clock);
 }
 
 CarrierBytes BytesOf(const VerbsHello& hello) {
@@ -115,7 +118,7 @@ class VerbsAcceptingEnd final : public AcceptingEnd {
 
 class VerbsCarrier final : public Carrier {
  public:
-  explicit VerbsCarrier(const VerbsOptions& options) : holder_(std::make_shared<DeviceHolder>(options)) {}
+  explicit VerbsCarrier(const TransportSettings& settings) : holder_(std::make_shared<DeviceHolder>(settings)) {}
 
   TransportKind kind() const override { return TransportKind::kVerbs; }
   Status Available() const override { return holder_->Get().status(); }
@@ -132,8 +135,8 @@ class VerbsCarrier final : public Carrier {
 
 }  // namespace
 
-std::unique_ptr<Carrier> MakeVerbsCarrier(const VerbsOptions& options) {
-  return std::make_unique<VerbsCarrier>(options);
+std::unique_ptr<Carrier> MakeVerbsCarrier(const TransportSettings& settings) {
+  return std::make_unique<VerbsCarrier>(settings);
 }
 
 }  // namespace fastdecode

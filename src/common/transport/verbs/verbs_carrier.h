@@ -9,6 +9,6 @@
 
 namespace fastdecode {
 
-std::unique_ptr<Carrier> MakeVerbsCarrier(const VerbsOptions& options);
+std::unique_ptr<Carrier> MakeVerbsCarrier(const TransportSettings& settings);
 
 }  // namespace fastdecode

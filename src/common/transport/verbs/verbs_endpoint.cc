@@ -10,12 +10,12 @@
 #include <random>
 
 #include "common/base/logging.h"
+#include "common/transport/message_check.h"
 #include "common/transport/verbs/verbs_errors.h"
 
 namespace fastdecode {
 namespace {
 
-constexpr std::array<const char*, kNumLanes> kLaneNames = {"decode", "bulk"};
 // Timers of the reliable protocol. 4.096 us * 2^14 * (6 + 1) is 0.5 s until a dead peer is
 // known. 7 retries would mean for ever on some devices, and 7 of rnr_retry everywhere.
 constexpr uint8_t kAckTimeout = 14;
@@ -35,15 +35,22 @@ int Writes(size_t bytes, size_t max_write) { return static_cast<int>((bytes + ma
 }  // namespace
 
 VerbsEndpoint::VerbsEndpoint(const EndpointOptions& options, std::shared_ptr<const VerbsDevice> device,
-                             std::shared_ptr<std::byte[]> memory, const Clock& clock)
-    : options_(options), memory_(std::move(memory)), device_(std::move(device)), clock_(clock) {}
+                             std::shared_ptr<std::byte[]> memory, int spin_us, const Clock& clock)
+    : options_(options),
+      memory_(std::move(memory)),
+      device_(std::move(device)),
+      clock_(clock),
+      spin_ns_(int64_t{spin_us} * 1000),
+      spin_budget_ns_(spin_ns_) {}
 
 Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::Create(const EndpointOptions& options,
                                                              std::shared_ptr<const VerbsDevice> device,
-                                                             std::shared_ptr<std::byte[]> memory, const Clock& clock) {
+                                                             std::shared_ptr<std::byte[]> memory, int spin_us,
+                                                             const Clock& clock) {
   CHECK(memory != nullptr);
   CHECK_EQ(reinterpret_cast<uintptr_t>(memory.get()) % 64, 0U) << "slot memory must be 64-byte aligned";
-  std::unique_ptr<VerbsEndpoint> endpoint(new VerbsEndpoint(options, std::move(device), std::move(memory), clock));
+  std::unique_ptr<VerbsEndpoint> endpoint(
+      new VerbsEndpoint(options, std::move(device), std::move(memory), spin_us, clock));
   std::byte* base = endpoint->memory_.get();
   for (Lane which : {Lane::kDecode, Lane::kBulk}) {
     const LaneOptions& lane = options.lanes[static_cast<size_t>(which)];
@@ -208,6 +215,14 @@ Status VerbsEndpoint::ToSend(const VerbsLane& lane) const {
   return Unavailable(NameOf(lane) + ": the queue pair cannot send: " + Errno(error));
 }
 
+void VerbsEndpoint::FailPairs() const {
+  for (const VerbsLane& lane : lanes_) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_ERR;
+    CHECK_EQ(ibv_modify_qp(lane.pair.get(), &attr, IBV_QP_STATE), 0);
+  }
+}
+
 void VerbsEndpoint::FillHello() {
   hello_.link_layer = device_->port_attr().link_layer;
   hello_.mtu = static_cast<uint8_t>(device_->port_attr().active_mtu);
@@ -269,21 +284,22 @@ Status VerbsEndpoint::CheckPath() {
 }
 
 VerbsEndpoint::~VerbsEndpoint() {
-  if (state_ == State::kConnected) Drain();
+  // Also after an error that is ours alone, such as a message that makes no sense: the peer may only receive.
+  if (state_ != State::kUnconnected && !pairs_failed_) Drain();
   while (channel_ != nullptr && TakeEvent()) {
   }
 }
 
 void VerbsEndpoint::Drain() {
   (void)Reap();
-  if (state_ != State::kConnected || (lanes_[0].peer_closed && lanes_[1].peer_closed)) return;  // nobody listens
+  if (pairs_failed_ || (lanes_[0].peer_closed && lanes_[1].peer_closed)) return;  // nobody listens
   const int64_t deadline_ns = clock_.NowNs() + int64_t{kDrainMs} * 1'000'000;
   for (VerbsLane& lane : lanes_) {
     SendEmpty(lane, IBV_WR_RDMA_WRITE_WITH_IMM, Immediate{ImmediateKind::kBye}.Pack(), true);
   }
   while (true) {
     (void)Reap();
-    if (state_ != State::kConnected || AllSent() || clock_.NowNs() >= deadline_ns || !Arm()) return;
+    if (pairs_failed_ || AllSent() || clock_.NowNs() >= deadline_ns || !Arm()) return;
     if (Reap() > 0) continue;
     pollfd fd{channel_->fd, POLLIN, 0};
     poll(&fd, 1, 10);

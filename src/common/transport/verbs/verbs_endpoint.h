@@ -39,12 +39,13 @@ class VerbsEndpoint final : public Endpoint {
     kDead,         // the failure was told
   };
 
-  // memory: 64-byte aligned, EndpointMemoryBytes(options) long; kept until the end.
+  // memory: 64-byte aligned, EndpointMemoryBytes(options) long; kept until the end. spin_us:
+  // how long PrepareWait at most says that polling is better than sleeping.
   static Result<std::unique_ptr<VerbsEndpoint>> Create(const EndpointOptions& options,
                                                        std::shared_ptr<const VerbsDevice> device,
-                                                       std::shared_ptr<std::byte[]> memory,
+                                                       std::shared_ptr<std::byte[]> memory, int spin_us = 0,
                                                        const Clock& clock = SteadyClock::Get());
-  // Says goodbye, if messages still flow, and lets what was sent arrive: at most kDrainMs.
+  // Says goodbye, if the queue pairs still work, and lets what was sent arrive: at most kDrainMs.
   ~VerbsEndpoint() override;
 
   // What the peer must know.
@@ -66,6 +67,9 @@ class VerbsEndpoint final : public Endpoint {
   const EndpointOptions& options() const override { return options_; }
   EndpointStats stats() const override { return stats_; }
 
+  // Fails the queue pairs, as a fault of the network would. For tests; any thread.
+  void FailPairs() const;
+
   State state() const { return state_; }
   const VerbsCounters& counters() const { return counters_; }
 
@@ -75,7 +79,7 @@ class VerbsEndpoint final : public Endpoint {
   static constexpr int kPostBatch = 16;  // work requests a doorbell; a long message may need more
 
   VerbsEndpoint(const EndpointOptions& options, std::shared_ptr<const VerbsDevice> device,
-                std::shared_ptr<std::byte[]> memory, const Clock& clock);
+                std::shared_ptr<std::byte[]> memory, int spin_us, const Clock& clock);
   Status CreateQueues();
   Status SetUpLane(Lane which, std::byte* base);
   Status RegisterLane(VerbsLane& lane);
@@ -88,6 +92,8 @@ class VerbsEndpoint final : public Endpoint {
   void Drain();
   bool AllSent() const;
   bool Arm();
+  bool MaySpin();
+  void Busy(int64_t now_ns);
 
   VerbsLane& lane(Lane which) { return lanes_[static_cast<size_t>(which)]; }
   std::string NameOf(const VerbsLane& lane) const { return options_.peer + ": " + lane.name + " stream"; }
@@ -122,6 +128,10 @@ class VerbsEndpoint final : public Endpoint {
   std::array<VerbsLane, kNumLanes> lanes_;  // go before the queue
   VerbsHello hello_;
   State state_ = State::kUnconnected;
+  bool pairs_failed_ = false;  // the queue pairs carry nothing any more
+  const int64_t spin_ns_;
+  int64_t spin_budget_ns_;
+  int64_t idle_since_ns_ = 0;  // 0: since the latest message nobody waited
   bool path_checked_ = false;
   bool armed_ = false;  // a notification was asked for and has not come
   int first_lane_ = 0;  // that Poll looks at first

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "common/base/logging.h"
-#include "common/transport/check_header.h"
+#include "common/transport/message_check.h"
 #include "common/transport/verbs/verbs_endpoint.h"
 #include "common/transport/verbs/verbs_errors.h"
 
@@ -38,7 +38,8 @@ Result<SendSlot> VerbsEndpoint::Acquire(Lane which) {
   CheckOwner();
   if (state_ == State::kDead) return failure_;
   VerbsLane& lane = this->lane(which);
-  if (lane.send_free.empty()) {
+  lane.starved = lane.send_free.empty();
+  if (lane.starved) {
     SendNudge(lane);
     return WouldBlock();
   }
@@ -155,7 +156,9 @@ void VerbsEndpoint::PostRequests(VerbsLane& lane, int count) {
   ibv_send_wr* bad = nullptr;
   ++counters_.doorbells;
   const int error = ibv_post_send(lane.pair.get(), requests_.data(), &bad);
-  if (error != 0) Break(Internal(NameOf(lane) + ": the RDMA device takes no more writes: " + std::strerror(error)));
+  if (error == 0) return;
+  pairs_failed_ = true;
+  Break(Internal(NameOf(lane) + ": the RDMA device takes no more writes: " + std::strerror(error)));
 }
 
 // A write of nothing, into nowhere.
@@ -202,7 +205,8 @@ Result<RecvSlot> VerbsEndpoint::Poll() {
     const int index = lane.ready.pop();
     const VerbsLane::Arrived& arrived = lane.arrived[static_cast<size_t>(index)];
     lane.recv_state[static_cast<size_t>(index)] = VerbsLane::RecvState::kCaller;
-    return RecvSlot{static_cast<Lane>(which), index, {lane.recv_slot(index), arrived.bytes}, arrived.ns};
+    return RecvSlot{
+        static_cast<Lane>(which), index, {lane.recv_slot(index), arrived.bytes}, arrived.ns, &arrived.header};
   }
   const bool closed = lanes_[0].peer_closed && lanes_[1].peer_closed;
   if (closed && (failure_.ok() || failure_.code() == StatusCode::kUnavailable)) {
@@ -231,6 +235,22 @@ bool VerbsEndpoint::TakeEvent() {
   return true;
 }
 
+// For a while after the latest message, a shorter one after each wait that was longer.
+bool VerbsEndpoint::MaySpin() {
+  if (spin_ns_ == 0) return false;
+  const int64_t now_ns = clock_.NowNs();
+  if (idle_since_ns_ == 0) idle_since_ns_ = now_ns;
+  return now_ns - idle_since_ns_ < spin_budget_ns_;
+}
+
+// A message came: from how long that took follows whether spinning pays.
+void VerbsEndpoint::Busy(int64_t now_ns) {
+  if (idle_since_ns_ == 0) return;
+  const bool pays = now_ns - idle_since_ns_ <= 2 * spin_ns_;
+  spin_budget_ns_ = pays ? spin_ns_ : std::max(spin_budget_ns_ / 2, spin_ns_ / 16);
+  idle_since_ns_ = 0;
+}
+
 // True: the next completion makes wait_fd readable.
 bool VerbsEndpoint::Arm() {
   if (armed_ && TakeEvent()) armed_ = false;
@@ -246,7 +266,12 @@ bool VerbsEndpoint::PrepareWait() {
   CheckOwner();
   Push();
   if (state_ != State::kConnected || !lanes_[0].ready.empty() || !lanes_[1].ready.empty()) return false;
-  if (!Arm()) return false;
+  for (VerbsLane& lane : lanes_) {
+    if (!lane.starved || lane.send_free.empty()) continue;
+    lane.starved = false;  // that is news once
+    return false;
+  }
+  if (MaySpin() || !Arm()) return false;
   // What came between the last look and the notification raises none.
   return Reap() == 0;
 }
@@ -292,6 +317,7 @@ void VerbsEndpoint::OnCompletion(const ibv_wc& completion) {
 }
 
 void VerbsEndpoint::OnError(VerbsLane& lane, const ibv_wc& completion) {
+  pairs_failed_ = true;
   if (!failure_.ok()) return;  // the rest of the queues is flushed
   Status status = CompletionError(NameOf(lane), completion.status);
   if (!device_->PortIsActive()) {
@@ -314,6 +340,7 @@ void VerbsEndpoint::OnSent(VerbsLane& lane, uint64_t number) {
 
 void VerbsEndpoint::OnReceived(VerbsLane& lane, const ibv_wc& completion) {
   ++lane.receives_used;
+  if (failure_.code() == StatusCode::kDataLoss) return;  // what follows would be out of order
   const uint32_t bits = ntohl(completion.imm_data);
   const std::optional<Immediate> immediate = Immediate::Unpack(bits);
   if (completion.opcode != IBV_WC_RECV_RDMA_WITH_IMM || !immediate.has_value()) {
@@ -346,23 +373,26 @@ void VerbsEndpoint::OnMessage(VerbsLane& lane, int slot, uint32_t last_write) {
     return Break(
         DataLoss(NameOf(lane) + ": a message in slot " + std::to_string(slot) + ", which is not the sender's"));
   }
-  const auto* header = reinterpret_cast<const MessageHeader*>(lane.recv_slot(slot));
+  // The peer may write there at any time: what was checked is kept.
+  MessageHeader& header = lane.arrived[static_cast<size_t>(slot)].header;
+  std::memcpy(static_cast<void*>(&header), lane.recv_slot(slot), sizeof(header));
   // Shorter than a header: what stands there is of an older message.
   if (last_write < sizeof(MessageHeader) && lane.max_write >= lane.slot_bytes) {
     return Break(DataLoss(NameOf(lane) + ": a message that is cut short: " + std::to_string(last_write) +
                           " of at least " + std::to_string(sizeof(MessageHeader)) + " bytes came"));
   }
-  if (Status status = CheckMessageHeader(*header, lane.slot_bytes, options_.incarnation); !status.ok()) {
-    return Break(DataLoss(NameOf(lane) + ": " + status.message()));
-  }
-  const size_t total = sizeof(MessageHeader) + header->payload_bytes;
+  Status status = CheckMessageHeader(header, lane.slot_bytes, options_.incarnation, options_.peer, lane.name, "stream");
+  if (!status.ok()) return Break(std::move(status));
+  const size_t total = sizeof(MessageHeader) + header.payload_bytes;
   const size_t expected = (total - 1) % lane.max_write + 1;
   if (last_write != expected) {
     return Break(DataLoss(NameOf(lane) + ": a message that is cut short: " + std::to_string(last_write) + " of " +
                           std::to_string(expected) + " bytes came"));
   }
   lane.recv_state[static_cast<size_t>(slot)] = VerbsLane::RecvState::kReady;
-  lane.arrived[static_cast<size_t>(slot)] = {total, clock_.NowNs()};
+  lane.arrived[static_cast<size_t>(slot)].bytes = total;
+  lane.arrived[static_cast<size_t>(slot)].ns = clock_.NowNs();
+  Busy(lane.arrived[static_cast<size_t>(slot)].ns);
   lane.ready.push(slot);
   ++lane.taken;
   stats_.received_bytes += total;

@@ -29,6 +29,7 @@ struct VerbsLane {
   struct Arrived {
     size_t bytes = 0;
     int64_t ns = 0;
+    MessageHeader header;  // as it was checked
   };
 
   const char* name = "";
@@ -47,6 +48,7 @@ struct VerbsLane {
 
   // Sending.
   SlotQueue send_free;
+  bool starved = false;  // an Acquire was refused, and nobody was told yet that it need not be
   SlotQueue pending;
   SlotQueue credits;  // the peer's slots that may be written
   std::vector<SendState> send_state;
