@@ -109,7 +109,7 @@ Status AttentionService::BeginStep(int mini_batch, uint64_t step, std::span<cons
 }
 
 Status AttentionService::PlaceRows(std::span<const StepRow> rows, std::vector<PlannedRow>& planned) {
-  for (const StepRow& row : rows) {
+  for (const StepRow row : rows) {  // a copy: the peer may be able to write to it still
     int32_t slot = kv_.Find(row.sequence);
     if (slot != kNoSlot && stamps_[static_cast<size_t>(slot)] == begin_count_) {
       return InvalidArgument(Name(row.sequence) + " appears twice in one step");

@@ -49,6 +49,7 @@ void ControlLoop::Run() {
     // Before the pending ones: the end of a session makes room for the next.
     host_.OnControlReadable();
     if (host_.wants_write()) host_.OnControlWritable();
+    host_.OnTransport();
     AdvancePending();
     DropLate();
     host_.OnTime();
@@ -74,6 +75,7 @@ void ControlLoop::Wait() {
     short events = connection.channel().wants_write() ? POLLIN | POLLOUT : POLLIN;
     fds_.push_back({connection.channel().fd(), events, 0});
   }
+  host_.AppendWants(&fds_);
   poll(fds_.data(), fds_.size(), TimeoutMs());
   if ((fds_[0].revents & POLLIN) == 0) return;
   uint64_t value = 0;

@@ -23,7 +23,12 @@ DEFINE_string(model_shape, "",
               "empty: of any");
 DEFINE_int32(threads, 0, "threads that compute; 0: as many as this process may use CPUs");
 DEFINE_string(secret_file, "", "file with the cluster's secret, mode 0600");
-DEFINE_string(transport, "auto", "auto (means tcp) or tcp");
+DEFINE_string(transport, "auto",
+              "of the rows: auto (what the S-worker names, or the best that both have), tcp, shm or verbs");
+DEFINE_int32(spin_us, -1, "microseconds to poll for messages before sleeping (shm, verbs); -1: if a CPU is to spare");
+DEFINE_string(verbs_device, "auto", "RDMA device by name; auto: the first with an active port");
+DEFINE_int32(verbs_port, 1, "port of the RDMA device");
+DEFINE_int32(verbs_gid_index, -1, "of the RDMA port's GIDs; -1: by type, RoCE v2 with an IPv4 address first");
 DEFINE_string(kernel, "auto", "attention kernel: auto, or one by name");
 DEFINE_int32(numa_node, -1,
              "threads and memory on this NUMA node alone; -1: on all nodes of this process's CPUs, evenly");
@@ -47,7 +52,12 @@ int UsageError(const std::string& message) {
 
 Status CheckNumbers() {
   if (FLAGS_threads < 0 || FLAGS_threads > 4096) return InvalidArgument("--threads is out of 0 to 4096");
+  if (FLAGS_spin_us < -1 || FLAGS_spin_us > 1000) return InvalidArgument("--spin_us is out of -1 to 1000");
   if (FLAGS_numa_node < kAnyNode) return InvalidArgument("--numa_node is neither a node nor -1");
+  if (FLAGS_verbs_port < 1 || FLAGS_verbs_port > 255) return InvalidArgument("--verbs_port is out of 1 to 255");
+  if (FLAGS_verbs_gid_index < -1 || FLAGS_verbs_gid_index > 255) {
+    return InvalidArgument("--verbs_gid_index is out of 0 to 255 and not -1");
+  }
   return OkStatus();
 }
 
@@ -69,16 +79,16 @@ Result<int> SelfTest() {
 }
 
 Result<ServerOptions> OptionsFromFlags() {
-  if (FLAGS_transport == "shm" || FLAGS_transport == "verbs") {
-    return Status(StatusCode::kUnimplemented,
-                  "--transport " + FLAGS_transport + " is not in this build; expected auto or tcp");
-  }
-  if (FLAGS_transport != "auto" && FLAGS_transport != "tcp") {
-    return InvalidArgument("--transport is \"" + FLAGS_transport + "\", expected auto or tcp");
-  }
   FD_RETURN_IF_ERROR(CheckNumbers());
   if (FLAGS_secret_file.empty()) return InvalidArgument("--secret_file is missing: a port serves nobody without one");
   ServerOptions options;
+  const Result<TransportKind> kind = ParseTransportKind(FLAGS_transport);
+  if (!kind.ok()) return InvalidArgument("--transport: " + kind.status().message());
+  options.transport.kind = *kind;
+  options.transport.verbs.device = FLAGS_verbs_device;
+  options.transport.verbs.port = FLAGS_verbs_port;
+  options.transport.verbs.gid_index = FLAGS_verbs_gid_index;
+  options.transport.spin_us = FLAGS_spin_us;
   options.listen = FLAGS_listen;
   if (!FLAGS_model_shape.empty()) {
     FD_ASSIGN_OR_RETURN(options.model_shape, ParseShape(FLAGS_model_shape));

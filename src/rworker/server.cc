@@ -7,6 +7,8 @@
 
 #include "common/base/logging.h"
 #include "common/config/address.h"
+#include "common/transport/carrier.h"
+#include "common/transport/spin.h"
 #include "common/transport/tcp/socket.h"
 #include "common/wire/handshake.h"
 #include "kernels/kernel_check.h"
@@ -64,6 +66,7 @@ Result<std::unique_ptr<RWorkerServer>> RWorkerServer::Start(const ServerOptions&
     return Status(options.kernel == "auto" ? StatusCode::kUnimplemented : StatusCode::kInvalidArgument, choice.error);
   }
   server->kernel_ = choice.kernel;
+  FD_RETURN_IF_ERROR(Carriers(options.transport).Check(options.transport.kind));
   if (const std::string fault = kernels::FaultOfKernel(*choice.kernel); !fault.empty()) {
     return DataLoss("wrong results on this CPU: " + fault + "; start with another --kernel");
   }
@@ -95,6 +98,8 @@ Result<std::unique_ptr<RWorkerServer>> RWorkerServer::Start(const ServerOptions&
   loop.host.environment.threads = server->threads_;
   loop.host.environment.topology = server->topology_;
   loop.host.environment.pin = options.pin;
+  loop.host.transport = options.transport;
+  loop.host.transport.spin_us = SpinMicroseconds(options.transport.spin_us, server->threads_);
   loop.host.max_buffer_memory = options.max_buffer_memory;
   loop.host.model_shape = options.model_shape;
   loop.host.kv_memory = server->memory_.bytes();

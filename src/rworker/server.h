@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/config/config.h"
 #include "common/config/secret.h"
+#include "common/transport/transport_kind.h"
 #include "kernels/dispatch.h"
 #include "rworker/cpu_topology.h"
 #include "rworker/pool_memory.h"
@@ -31,6 +32,7 @@ struct ServerOptions {
   bool pin = true;                               // each to a CPU, if there are enough
   int numa_node = kAnyNode;                      // threads and memory on this one; kAnyNode: on all that the mask has
   CpuTopology topology;                          // made up, for tests; without nodes: this machine's
+  TransportSettings transport;                   // what it accepts
   bool prefault = true;                          // touch all KV memory before the first session
   std::string kernel = "auto";                   // or a name from kernel_list.inc
   std::function<bool()> stop;                    // asked while the memory is touched: true gives up the start

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
-#include <new>
 
 #include "common/base/logging.h"
 #include "common/transport/tcp/socket.h"
-#include "common/transport/tcp/tcp_endpoint.h"
 
 namespace fastdecode::rworker {
 namespace {
@@ -20,17 +18,13 @@ std::string Seconds(int64_t ns) {
   return text;
 }
 
-// Pages are touched by the first message that uses them.
-std::shared_ptr<std::byte[]> AllocateSlots(size_t bytes) {
-  auto* memory = static_cast<std::byte*>(operator new[](bytes, std::align_val_t(64), std::nothrow));
-  if (memory == nullptr) return nullptr;
-  return {memory, [](std::byte* pointer) { operator delete[](pointer, std::align_val_t(64)); }};
-}
-
 }  // namespace
 
 SessionHost::SessionHost(Options options, const Clock& clock)
-    : options_(std::move(options)), clock_(clock), next_incarnation_(options_.first_incarnation) {}
+    : options_(std::move(options)),
+      clock_(clock),
+      carriers_(options_.transport),
+      next_incarnation_(options_.first_incarnation) {}
 
 SessionHost::~SessionHost() = default;
 
@@ -50,11 +44,23 @@ void SessionHost::Open(PendingConnection& connection) {
     refusal = Unavailable(BusyReason(connection.open()));
   } else {
     Result<SessionPlan> plan = PlanSession(connection.open(), options_.max_buffer_memory, options_.model_shape);
-    if (plan.ok()) return Begin(connection, *std::move(plan));
-    refusal = plan.status();
+    refusal = plan.ok() ? CheckTransport(plan->transport) : plan.status();
+    if (refusal.ok()) return Begin(connection, *std::move(plan));
   }
   RefusalCode code = RefusalCodeOf(refusal.code());
   connection.RefuseSession(code, std::move(refusal));
+}
+
+// A kind that either side named is used or refused, before anything is set up for it.
+Status SessionHost::CheckTransport(TransportKind wanted) const {
+  const TransportKind own = options_.transport.kind;
+  if (wanted == TransportKind::kAuto) return OkStatus();
+  if (own != TransportKind::kAuto && own != wanted) {
+    return {StatusCode::kUnimplemented, std::string("transport ") + NameOf(wanted) +
+                                            " was asked for; this R-worker was started with --transport " +
+                                            NameOf(own)};
+  }
+  return carriers_.Check(wanted);
 }
 
 void SessionHost::Begin(PendingConnection& connection, SessionPlan plan) {
@@ -75,36 +81,44 @@ void SessionHost::Begin(PendingConnection& connection, SessionPlan plan) {
 }
 
 const AuthKey* SessionHost::StreamKey(const Hello& hello) const {
-  if (stage_ != Stage::kStreams || hello.incarnation != incarnation_) return nullptr;
-  bool bulk = hello.purpose == static_cast<uint8_t>(Purpose::kBulk);
-  return streams_[bulk ? 1 : 0].valid() ? nullptr : &session_key_;
+  if (stage_ != Stage::kTransport || hello.incarnation != incarnation_) return nullptr;
+  if (hello.purpose == static_cast<uint8_t>(Purpose::kShared)) return nullptr;  // not at this port
+  const Lane lane = hello.purpose == static_cast<uint8_t>(Purpose::kBulk) ? Lane::kBulk : Lane::kDecode;
+  return negotiation_->WantsStream(lane) ? &session_key_ : nullptr;
 }
 
 void SessionHost::Attach(PendingConnection& connection) {
-  size_t lane = connection.purpose() == Purpose::kBulk ? 1 : 0;
-  streams_[lane] = connection.channel().TakeSocket();
-  if (streams_[0].valid() && streams_[1].valid()) StartServing();
+  negotiation_->TakeStream(connection.purpose() == Purpose::kBulk ? Lane::kBulk : Lane::kDecode,
+                           connection.channel().TakeSocket());
+  OnTransport();
 }
 
-void SessionHost::StartServing() {
-  EndpointOptions options = plan_.endpoint;
-  options.incarnation = incarnation_;
-  options.peer = who_;
-  for (const Fd& stream : streams_) {
-    Status status = TuneStream(stream.get());
-    if (!status.ok()) return End(std::move(status), true);
-  }
-  auto memory = AllocateSlots(EndpointMemoryBytes(options));
-  if (memory == nullptr) {
-    return End(Status(StatusCode::kResourceExhausted, "no memory for the message buffers"), true);
-  }
-  auto endpoint = TcpEndpoint::Create(options, std::move(streams_), std::move(memory), clock_);
-  if (!endpoint.ok()) return End(endpoint.status(), true);
-  session_->Serve(*std::move(endpoint));
+CarrierContext SessionHost::MakeContext() const {
+  CarrierContext context;
+  context.endpoint = plan_.endpoint;
+  context.endpoint.incarnation = incarnation_;
+  context.endpoint.peer = who_;
+  context.session_key = session_key_;
+  context.allocate = AllocatePageableSlots;  // pages are touched by the first message that uses them
+  context.clock = &clock_;
+  return context;
+}
+
+void SessionHost::OnTransport() {
+  if (stage_ != Stage::kTransport) return;
+  Result<ChosenTransport> chosen = negotiation_->Advance(control_);
+  if (chosen.ok()) return StartServing(*std::move(chosen));
+  if (chosen.status().code() != StatusCode::kWouldBlock) End(chosen.status(), true);
+}
+
+void SessionHost::StartServing(ChosenTransport chosen) {
+  negotiation_.reset();
+  session_->Serve(std::move(chosen.endpoint));
   stage_ = Stage::kServing;
   LOG(INFO) << "session " << incarnation_ << " with " << who_ << ": " << Describe(plan_.shape) << ", "
             << session_->counters().total_blocks << " KV blocks of " << plan_.limits.block_tokens << " tokens, KV "
-            << kernels::Describe(plan_.kv) << ", " << KvTokenBytes(plan_) << " bytes a token";
+            << kernels::Describe(plan_.kv) << ", " << KvTokenBytes(plan_) << " bytes a token, transport "
+            << NameOf(chosen.kind) << " (" << chosen.why << ")";
 }
 
 void SessionHost::OnOpened(const Result<KvStats>& opened) {
@@ -122,9 +136,11 @@ void SessionHost::OnOpened(const Result<KvStats>& opened) {
   grant.kv_blocks = static_cast<uint64_t>(opened->total_blocks);
   grant.kv_memory = static_cast<uint64_t>(options_.kv_memory);
   grant.kv_token_bytes = static_cast<uint32_t>(KvTokenBytes(plan_));  // at most 2^31
+  grant.transport = static_cast<uint16_t>(options_.transport.kind);
   SetText(grant.hostname, options_.hostname);
   SetText(grant.kernel, options_.kernel);
-  stage_ = Stage::kStreams;
+  negotiation_.emplace(carriers_, MakeContext());
+  stage_ = Stage::kTransport;
   Status status = control_.WriteFrame(grant);
   if (!status.ok()) End(std::move(status), false);
 }
@@ -148,19 +164,33 @@ Status SessionHost::ReadFrames() {
     if (status.code() == StatusCode::kWouldBlock) return OkStatus();
     FD_RETURN_IF_ERROR(status);
     last_heard_ns_ = clock_.NowNs();
-    if (frame.type == FrameType::kHeartbeat) continue;
-    if (frame.type == FrameType::kGoodbye) {
-      return {StatusCode::kCancelled, "it said goodbye: " + GetText(frame.as<Goodbye>().text)};
-    }
-    return DataLoss("a control frame of type " + std::to_string(static_cast<int>(frame.type)) +
-                    " in the middle of a session");
+    FD_RETURN_IF_ERROR(OnFrame(frame));
   }
+}
+
+Status SessionHost::OnFrame(const ByteChannel::Frame& frame) {
+  switch (frame.type) {
+    case FrameType::kHeartbeat:
+      return OkStatus();
+    case FrameType::kGoodbye:
+      return {StatusCode::kCancelled, "it said goodbye: " + GetText(frame.as<Goodbye>().text)};
+    case FrameType::kTransportOffer:
+      if (stage_ == Stage::kTransport) return negotiation_->OnOffer(frame.as<TransportOffer>(), control_);
+      break;
+    case FrameType::kTransportReady:
+      if (stage_ == Stage::kTransport) return negotiation_->OnReady(frame.as<TransportReady>());
+      break;
+    default:
+      break;
+  }
+  return DataLoss("a control frame of type " + std::to_string(static_cast<int>(frame.type)) +
+                  " in the middle of a session");
 }
 
 void SessionHost::OnControlReadable() {
   if (!control_.open()) return;
   Status status = ReadFrames();
-  if (status.ok()) return;
+  if (status.ok()) return OnTransport();
   bool tell_peer = status.code() == StatusCode::kDataLoss;
   End(std::move(status), tell_peer);
 }
@@ -190,7 +220,13 @@ void SessionHost::OnTime() {
 int64_t SessionHost::next_deadline_ns() const {
   if (!control_.open()) return std::numeric_limits<int64_t>::max();
   int64_t silence = last_heard_ns_ + plan_.peer_timeout_ms * kNsPerMs;
-  return std::min(silence, next_heartbeat_ns_);
+  int64_t transport = std::numeric_limits<int64_t>::max();
+  if (negotiation_.has_value()) transport = negotiation_->deadline_ns();
+  return std::min({silence, next_heartbeat_ns_, transport});
+}
+
+void SessionHost::AppendWants(std::vector<pollfd>* fds) const {
+  if (negotiation_.has_value()) negotiation_->AppendWants(fds);
 }
 
 void SessionHost::End(Status reason, bool tell_peer) {
@@ -201,6 +237,7 @@ void SessionHost::End(Status reason, bool tell_peer) {
     (void)control_.WriteFrame(goodbye);
   }
   control_.Close();
+  negotiation_.reset();
   end_reason_ = std::move(reason);
   stage_ = Stage::kEnding;
   session_->RequestEnd();
@@ -220,7 +257,6 @@ void SessionHost::Finish() {
                                                 " elements of K and V beyond the range of the cache");
   }
   session_.reset();
-  for (Fd& stream : streams_) stream.Reset();
   session_key_.fill(0);
   stage_ = Stage::kIdle;
 }

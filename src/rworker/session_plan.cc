@@ -53,9 +53,9 @@ Status CheckLimits(const SessionOpen& open) {
   FD_RETURN_IF_ERROR(CheckRange("mini_batches", open.mini_batches, 1, kMaxMiniBatches));
   FD_RETURN_IF_ERROR(CheckRange("heartbeat_ms", open.heartbeat_ms, 10, 60'000));
   FD_RETURN_IF_ERROR(CheckRange("peer_timeout_ms", open.peer_timeout_ms, 2 * uint64_t{open.heartbeat_ms}, 600'000));
-  if (open.transport != kTransportAuto && open.transport != kTransportTcp) {
+  if (open.transport > kMaxTransportKind) {
     return {StatusCode::kUnimplemented,
-            "transport " + std::to_string(open.transport) + " is not in this build: expected auto or tcp"};
+            "transport " + std::to_string(open.transport) + " is not in this build: expected auto, tcp, shm or verbs"};
   }
   FD_RETURN_IF_ERROR(CheckKvCode(static_cast<uint8_t>(open.kv_dtype & 0xff), "keys"));
   return CheckKvCode(static_cast<uint8_t>(open.kv_dtype >> 8), "values");
@@ -98,6 +98,7 @@ Result<SessionPlan> PlanSession(const SessionOpen& open, int64_t max_buffer_memo
     plan.endpoint.lanes[i] = {open.lanes[i].slot_bytes, static_cast<int>(open.lanes[i].recv_slots),
                               static_cast<int>(open.lanes[i].send_slots)};
   }
+  plan.transport = static_cast<TransportKind>(open.transport);
   plan.heartbeat_ms = static_cast<int>(open.heartbeat_ms);
   plan.peer_timeout_ms = static_cast<int>(open.peer_timeout_ms);
   plan.name = GetText(open.name);
@@ -124,19 +125,6 @@ int64_t KvTokenBytes(const SessionPlan& plan) {
 AttentionShape ShapeOf(const SessionOpen& open) {
   return {static_cast<int32_t>(open.num_layers), static_cast<int32_t>(open.num_heads),
           static_cast<int32_t>(open.num_kv_heads), static_cast<int32_t>(open.head_dim)};
-}
-
-RefusalCode RefusalCodeOf(StatusCode code) {
-  switch (code) {
-    case StatusCode::kUnimplemented:
-      return RefusalCode::kUnsupported;
-    case StatusCode::kResourceExhausted:
-      return RefusalCode::kNoMemory;
-    case StatusCode::kUnavailable:
-      return RefusalCode::kBusy;
-    default:
-      return RefusalCode::kInvalid;
-  }
 }
 
 }  // namespace fastdecode::rworker

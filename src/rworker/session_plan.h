@@ -8,6 +8,7 @@
 #include "common/base/model_shape.h"
 #include "common/base/status.h"
 #include "common/transport/transport.h"
+#include "common/transport/transport_kind.h"
 #include "common/wire/control.h"
 #include "kernels/kv_codecs.h"
 #include "rworker/attention_service.h"
@@ -19,6 +20,7 @@ struct SessionPlan {
   SessionLimits limits;
   kernels::KvCodes kv;       // formats of the cache, which this build has
   EndpointOptions endpoint;  // lanes as this side has them; incarnation and peer are filled in later
+  TransportKind transport = TransportKind::kAuto;  // what the S-worker was told to use
   int heartbeat_ms = 0;
   int peer_timeout_ms = 0;
   std::string name;  // of the S-worker
@@ -34,7 +36,5 @@ int64_t KvTokenBytes(const SessionPlan& plan);
 
 // As asked for, unchecked.
 AttentionShape ShapeOf(const SessionOpen& open);
-
-RefusalCode RefusalCodeOf(StatusCode code);
 
 }  // namespace fastdecode::rworker

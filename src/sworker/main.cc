@@ -45,6 +45,14 @@ int Fail(int code, const std::string& message) {
   return code;
 }
 
+nlohmann::json SessionsJson(const RWorkerStats& stats) {
+  nlohmann::json sessions = nlohmann::json::object();
+  for (uint16_t kind = 1; kind <= kMaxTransportKind; ++kind) {
+    sessions[NameOf(static_cast<TransportKind>(kind))] = stats.sessions_over[kind];
+  }
+  return sessions;
+}
+
 nlohmann::json RWorkerStatsJson(const Config& config, const RWorkerPool& pool) {
   nlohmann::json list = nlohmann::json::array();
   for (int r = 0; r < pool.size(); ++r) {
@@ -52,6 +60,9 @@ nlohmann::json RWorkerStatsJson(const Config& config, const RWorkerPool& pool) {
     list.push_back({{"address", config.rworkers.hosts[static_cast<size_t>(r)].address},
                     {"joined", stats.incarnation != 0},
                     {"incarnation", stats.incarnation},
+                    {"transport", stats.incarnation != 0 ? NameOf(stats.transport) : ""},
+                    {"transport_why", stats.transport_why != nullptr ? *stats.transport_why : ""},
+                    {"sessions", SessionsJson(stats)},
                     {"free_blocks", stats.free_blocks},
                     {"total_blocks", stats.total_blocks},
                     {"sequences", stats.sequences},

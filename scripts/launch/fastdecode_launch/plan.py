@@ -13,6 +13,7 @@ from .run_folder import State, Worker
 
 FIRST_PORT = 7200  # below the range that the kernel deals to outgoing connections
 LAST_PORT = 8199
+VERBS_DEFAULTS = {"device": "auto", "port": 1, "gid_index": "auto"}
 
 
 def read_effective(sworker, config):
@@ -130,6 +131,10 @@ def rworker(index, host, config, programs, cpu_list):
     argv = [f"{folder}/fastdecode-rworker", "--listen", host["listen"], "--kv_memory", host["kv_memory"],
             "--threads", str(host["threads"]), "--transport", config["transport"]["kind"],
             "--model_shape", config["model"]["shape"]]
+    if config["transport"]["spin_us"] != "auto":
+        argv += ["--spin_us", str(config["transport"]["spin_us"])]
+    verbs = config["transport"]["verbs"]
+    argv += [f"--verbs_{key}={verbs[key]}" for key in ("device", "port", "gid_index") if verbs[key] != VERBS_DEFAULTS[key]]
     if cpu_list == "-":
         argv.append("--pin=false")  # alone it would not know of the other processes of its host
     ssh = host.get("ssh", "")

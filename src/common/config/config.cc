@@ -220,18 +220,36 @@ Status ReadLoadControl(const json& object, LoadControlOptions& load_control) {
   return reader.Finish();
 }
 
+Status ReadVerbs(const json& object, VerbsOptions& verbs) {
+  ObjectReader reader(object, "transport.verbs");
+  reader.Text("device", &verbs.device);
+  reader.Integer("port", 1, 255, &verbs.port);
+  const json* gid_index = reader.Find("gid_index");
+  if (gid_index != nullptr && *gid_index != "auto") reader.Integer("gid_index", 0, 255, &verbs.gid_index);
+  reader.Integer("service_level", 0, 15, &verbs.service_level);
+  reader.Integer("traffic_class", 0, 255, &verbs.traffic_class);
+  return reader.Finish();
+}
+
 Status ReadTransport(const json& object, const fs::path& folder, TransportOptions& transport) {
   ObjectReader reader(object, "transport");
-  reader.Choice("kind", {"auto", "tcp"}, {"shm", "verbs"}, &transport.kind);
+  std::string automatic;
+  reader.Choice("kind", {"auto", "tcp", "shm", "verbs"}, {}, &transport.kind);
   reader.Text("secret_file", &transport.secret_file);
   reader.Integer("heartbeat_ms", 10, 60000, &transport.heartbeat_ms);
   reader.Integer("peer_timeout_ms", 20, 600000, &transport.peer_timeout_ms);
+  if (object.value("spin_us", json()) != "auto") {
+    reader.Integer("spin_us", 0, 1000, &transport.spin_us);
+  } else {
+    reader.Choice("spin_us", {"auto"}, {}, &automatic);
+  }
   if (transport.peer_timeout_ms < 2 * transport.heartbeat_ms) {
     reader.Fail("peer_timeout_ms",
                 std::to_string(transport.peer_timeout_ms) + " is too short; expected at least twice heartbeat_ms, " +
                     std::to_string(2 * transport.heartbeat_ms) + ", or one late heartbeat would end a healthy peer");
   }
   transport.secret_file = Absolute(folder, transport.secret_file);
+  if (const json* verbs = reader.Find("verbs")) reader.Adopt(ReadVerbs(*verbs, transport.verbs));
   return reader.Finish();
 }
 

@@ -84,11 +84,23 @@ struct LoadControlOptions {
   friend bool operator==(const LoadControlOptions&, const LoadControlOptions&) = default;
 };
 
+// RDMA: which device the S-worker uses and how its packets are marked.
+struct VerbsOptions {
+  std::string device = "auto";  // the first with an active port
+  int port = 1;                 // of the device
+  int gid_index = -1;           // -1: auto, by type
+  int service_level = 0;        // InfiniBand's, or the priority of RoCE; both ends use the S-worker's
+  int traffic_class = 0;        // of RoCE and of InfiniBand across subnets; both ends use the S-worker's
+  friend bool operator==(const VerbsOptions&, const VerbsOptions&) = default;
+};
+
 struct TransportOptions {
-  std::string kind = "auto";                   // auto (means tcp) or tcp
+  std::string kind = "auto";                   // auto, or the one to use
   std::string secret_file = "cluster.secret";  // absolute after parsing
   int heartbeat_ms = 500;
   int peer_timeout_ms = 3000;
+  int spin_us = -1;  // polled before sleeping, where that can be chosen; -1: auto
+  VerbsOptions verbs;
   friend bool operator==(const TransportOptions&, const TransportOptions&) = default;
 };
 

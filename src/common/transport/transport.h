@@ -1,8 +1,9 @@
-// The transport's contract: one Endpoint is one peer's data path. tcp implements it;
-// shm and verbs will.
+// The transport's contract: one Endpoint is one peer's data path. Each folder beside this
+// file implements it for one kind of carrier.
 //
 // Messages live in slots of a size fixed at the handshake, in memory that the owner
-// of the endpoint provides (pinned host memory on a GPU node, registered by verbs).
+// of the endpoint provides (pinned host memory on a GPU node, registered by verbs) or
+// that both ends share (shm).
 // Sending: Acquire a slot, write header and payload into it, Post it. Receiving:
 // Poll gives a slot that is the caller's until Release. Nothing is allocated, locked
 // or copied in between.
@@ -56,7 +57,10 @@ struct RecvSlot {
   int index = -1;
   std::span<const std::byte> bytes;  // header and payload exactly, 64-byte aligned
   int64_t arrived_ns = 0;            // when the last byte was there
-  const MessageHeader& header() const { return *reinterpret_cast<const MessageHeader*>(bytes.data()); }
+  // The header that was checked. A peer may still be able to write to `bytes` (shm): what
+  // bounds or indexes anything is to be read from here, or copied first.
+  const MessageHeader* checked_header = nullptr;
+  const MessageHeader& header() const { return *checked_header; }
   const std::byte* payload() const { return bytes.data() + sizeof(MessageHeader); }
 };
 
@@ -81,9 +85,11 @@ class Endpoint {
   virtual Result<RecvSlot> Poll() = 0;
   virtual void Release(const RecvSlot& slot) = 0;
 
-  // Readable when Poll has something to do. Epoll and poll accept it; it never changes.
+  // Readable when Poll has something to do, or a lane whose Acquire would have blocked a slot. Epoll and poll accept
+  // it; it never changes.
   virtual int wait_fd() const = 0;
-  // Call before sleeping on wait_fd. False: call Poll again first.
+  // Call before sleeping on wait_fd. False: there is news, so Poll again first, and Acquire
+  // where it would have blocked.
   virtual bool PrepareWait() = 0;
 
   virtual const EndpointOptions& options() const = 0;

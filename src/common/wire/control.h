@@ -27,13 +27,13 @@ namespace fastdecode {
 inline constexpr uint32_t kHelloMagic = 0x48444346;  // "FCDH"
 inline constexpr uint32_t kReplyMagic = 0x52444346;  // "FCDR"
 inline constexpr uint32_t kFrameMagic = 0x46444346;  // "FCDF"
-inline constexpr uint16_t kProtocolVersion = 2;
+inline constexpr uint16_t kProtocolVersion = 3;
 
 using AuthKey = std::array<uint8_t, 32>;
 using AuthNonce = std::array<uint8_t, 32>;
 using AuthMac = std::array<uint8_t, 32>;
 
-enum class Purpose : uint8_t { kControl = 1, kDecode = 2, kBulk = 3 };
+enum class Purpose : uint8_t { kControl = 1, kDecode = 2, kBulk = 3, kShared = 4 };
 
 struct Hello {
   uint32_t magic = kHelloMagic;
@@ -73,6 +73,10 @@ enum class FrameType : uint16_t {
   kRefusal = 3,       // R -> S instead of a grant; R closes after it
   kHeartbeat = 4,     // both ways, each heartbeat_ms, from SessionOpen on
   kGoodbye = 5,       // both ways: the sender ends the session and closes
+  // After the grant: which transport carries the rows, and how its two ends meet.
+  kTransportOffer = 6,   // S -> R: this kind, and what its other end must know
+  kTransportAnswer = 7,  // R -> S: the same from R, or why not; a refusal may come later, too
+  kTransportReady = 8,   // S -> R: S has its end of this kind; both serve
 };
 
 struct FrameHeader {
@@ -83,9 +87,6 @@ struct FrameHeader {
   uint32_t reserved = 0;
 };
 static_assert(sizeof(FrameHeader) == 16);
-
-inline constexpr uint16_t kTransportAuto = 0;
-inline constexpr uint16_t kTransportTcp = 1;
 
 // Code 1 is f16, 2 bf16, 3 int8, 4 int4; from 64 on users' codecs (docs/kv_formats.md).
 constexpr uint16_t PackKvDtype(uint8_t key_code, uint8_t value_code) {
@@ -113,10 +114,10 @@ struct SessionOpen {
   uint32_t mini_batches = 0;
   uint32_t heartbeat_ms = 0;
   uint32_t peer_timeout_ms = 0;
-  uint16_t transport = kTransportAuto;
-  uint16_t kv_dtype = 0;  // PackKvDtype: the keys' code in the low byte, the values' in the high one
-  LaneRequest lanes[2];   // decode, bulk
-  char name[64] = {};     // of the S-worker
+  uint16_t transport = 0;  // TransportKind: what S was told to use; 0 auto
+  uint16_t kv_dtype = 0;   // PackKvDtype: the keys' code in the low byte, the values' in the high one
+  LaneRequest lanes[2];    // decode, bulk
+  char name[64] = {};      // of the S-worker
 };
 static_assert(sizeof(SessionOpen) == 144);
 
@@ -126,7 +127,7 @@ struct SessionGrant {
   uint32_t threads = 0;
   uint64_t kv_blocks = 0;
   uint64_t kv_memory = 0;  // bytes
-  uint16_t transport = kTransportTcp;
+  uint16_t transport = 0;  // TransportKind: what R was told to use; 0 auto
   uint16_t reserved = 0;
   uint32_t kv_token_bytes = 0;  // of a cached token, all layers
   char hostname[64] = {};
@@ -170,7 +171,36 @@ struct Goodbye {
 };
 static_assert(sizeof(Goodbye) == 256);
 
-inline constexpr size_t kMaxFramePayload = 512;
+// Of a carrier's own bytes in an offer or an answer.
+inline constexpr size_t kMaxCarrierBytes = 1016;
+
+struct TransportOffer {
+  static constexpr FrameType kType = FrameType::kTransportOffer;
+  uint16_t kind = 0;  // TransportKind, not auto
+  uint16_t reserved = 0;
+  uint32_t size = 0;  // of the carrier's bytes
+  std::byte bytes[kMaxCarrierBytes] = {};
+};
+static_assert(sizeof(TransportOffer) == 1024);
+
+struct TransportAnswer {
+  static constexpr FrameType kType = FrameType::kTransportAnswer;
+  uint16_t kind = 0;
+  uint16_t refusal = 0;  // 0: accepted, bytes are the carrier's; else a RefusalCode, bytes are a text
+  uint32_t size = 0;
+  std::byte bytes[kMaxCarrierBytes] = {};
+};
+static_assert(sizeof(TransportAnswer) == 1024);
+
+struct TransportReady {
+  static constexpr FrameType kType = FrameType::kTransportReady;
+  uint16_t kind = 0;
+  uint16_t reserved = 0;
+  char why[252] = {};  // why this kind, for R's log
+};
+static_assert(sizeof(TransportReady) == 256);
+
+inline constexpr size_t kMaxFramePayload = 1024;
 
 // The payload's size of a frame of this type; 0: no such type.
 constexpr size_t FramePayloadBytes(uint16_t type) {
@@ -185,10 +215,16 @@ constexpr size_t FramePayloadBytes(uint16_t type) {
       return sizeof(Heartbeat);
     case FrameType::kGoodbye:
       return sizeof(Goodbye);
+    case FrameType::kTransportOffer:
+      return sizeof(TransportOffer);
+    case FrameType::kTransportAnswer:
+      return sizeof(TransportAnswer);
+    case FrameType::kTransportReady:
+      return sizeof(TransportReady);
   }
   return 0;
 }
-static_assert(sizeof(Refusal) <= kMaxFramePayload && std::is_trivially_copyable_v<SessionOpen> &&
+static_assert(sizeof(TransportOffer) <= kMaxFramePayload && std::is_trivially_copyable_v<SessionOpen> &&
               std::is_trivially_copyable_v<SessionGrant> && std::is_trivially_copyable_v<Heartbeat>);
 
 // Cut to what fits. The field is zeros before.

@@ -85,7 +85,7 @@ AuthKey ClientHandshake::session_key() const { return MakeMac(key_, kSessionLabe
 Result<Reply> ServerHandshake::OnHello(const Hello& hello) {
   if (hello.magic != kHelloMagic) return DataLoss("the bytes are not a FastDecode hello");
   if (hello.version != kProtocolVersion) return InvalidArgument("it speaks " + Versions(hello.version));
-  if (hello.purpose < 1 || hello.purpose > 3) {
+  if (hello.purpose < 1 || hello.purpose > 4) {
     return DataLoss("a hello with the unknown purpose " + std::to_string(hello.purpose));
   }
   hello_ = hello;

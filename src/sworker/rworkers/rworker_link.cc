@@ -6,7 +6,6 @@
 
 #include "common/base/logging.h"
 #include "common/transport/tcp/socket.h"
-#include "common/transport/tcp/tcp_endpoint.h"
 
 namespace fastdecode {
 namespace {
@@ -30,7 +29,7 @@ SessionOpen MakeOpen(const SessionOptions& options) {
   open.mini_batches = static_cast<uint32_t>(options.mini_batches);
   open.heartbeat_ms = static_cast<uint32_t>(options.heartbeat_ms);
   open.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout_ms);
-  open.transport = options.transport == "tcp" ? kTransportTcp : kTransportAuto;
+  open.transport = static_cast<uint16_t>(options.transport.kind);
   open.kv_dtype = PackKvDtype(options.kv.keys, options.kv.values);
   auto lanes = SessionLanes(options);
   for (size_t i = 0; i < kNumLanes; ++i) {
@@ -76,8 +75,8 @@ Status RWorkerLink::Step() {
       return TakeAddresses();
     case Stage::kControl:
       return ProveControl();
-    case Stage::kStreams:
-      return ProveStreams();
+    case Stage::kTransport:
+      return AgreeOnTransport();
     case Stage::kOpening:
     case Stage::kJoined:
       break;
@@ -164,7 +163,12 @@ Status RWorkerLink::OnFrame(const ByteChannel::Frame& frame) {
     case FrameType::kRefusal:
       if (stage_ == Stage::kOpening) return OnRefusal(frame.as<Refusal>());
       break;
+    case FrameType::kTransportAnswer:
+      if (stage_ >= Stage::kTransport) return OnTransportAnswer(frame.as<TransportAnswer>());
+      break;
     case FrameType::kSessionOpen:
+    case FrameType::kTransportOffer:
+    case FrameType::kTransportReady:
       break;
   }
   return DataLoss(peer_ + " sends a control frame of type " + std::to_string(static_cast<int>(frame.type)) +
@@ -174,7 +178,7 @@ Status RWorkerLink::OnFrame(const ByteChannel::Frame& frame) {
 Status RWorkerLink::OnGrant(const SessionGrant& grant) {
   constexpr uint64_t kMax = uint64_t{1} << 48;
   if (grant.incarnation == 0 || grant.kv_blocks == 0 || grant.kv_blocks > kMax || grant.kv_memory > kMax ||
-      grant.transport != kTransportTcp) {
+      grant.transport > kMaxTransportKind) {
     return DataLoss(peer_ + " grants a session that makes no sense");
   }
   grant_ = RWorkerGrant();
@@ -186,62 +190,55 @@ Status RWorkerLink::OnGrant(const SessionGrant& grant) {
   grant_.threads = static_cast<int>(std::min<uint32_t>(grant.threads, 1 << 16));
   grant_.hostname = GetText(grant.hostname);
   grant_.kernel = GetText(grant.kernel);
-  grant_.transport = "tcp";
-  streams_[0].emplace(addresses_, session_key_, Purpose::kDecode, grant_.incarnation, peer_, kConnectTimeoutMs, clock_);
-  streams_[1].emplace(addresses_, session_key_, Purpose::kBulk, grant_.incarnation, peer_, kConnectTimeoutMs, clock_);
-  stage_ = Stage::kStreams;
+  CarrierContext context;
+  context.endpoint.lanes = SessionLanes(context_.options);
+  context.endpoint.incarnation = grant_.incarnation;
+  context.endpoint.peer = peer_;
+  context.session_key = session_key_;
+  context.allocate = context_.allocate;
+  context.addresses = addresses_;
+  context.timeout_ms = kConnectTimeoutMs;
+  context.clock = &clock_;
+  negotiation_.emplace(*context_.carriers, std::move(context));
+  stage_ = Stage::kTransport;
   return OkStatus();
 }
 
 Status RWorkerLink::OnRefusal(const Refusal& refusal) {
   auto code = static_cast<RefusalCode>(refusal.code);
   final_refusal_ = code != RefusalCode::kBusy;
-  StatusCode status = StatusCode::kInvalidArgument;
-  if (code == RefusalCode::kUnsupported) status = StatusCode::kUnimplemented;
-  if (code == RefusalCode::kNoMemory) status = StatusCode::kResourceExhausted;
-  if (code == RefusalCode::kBusy) status = StatusCode::kUnavailable;
-  return {status, peer_ + " refuses: " + GetText(refusal.text)};
+  return {StatusCodeOf(code), peer_ + " refuses: " + GetText(refusal.text)};
 }
 
-Status RWorkerLink::ProveStreams() {
-  for (auto& stream : streams_) {
-    Status status = stream->Advance();
-    // The other stream may go on meanwhile.
-    if (!status.ok() && status.code() != StatusCode::kWouldBlock) return status;
-  }
-  for (auto& stream : streams_) FD_RETURN_IF_ERROR(stream->Advance());
-  return Join();
+Status RWorkerLink::OnTransportAnswer(const TransportAnswer& answer) {
+  if (negotiation_.has_value()) return negotiation_->OnAnswer(answer);
+  // Joined, as far as this side knows; the R-worker's end failed at the last moment.
+  return Unavailable(peer_ + " gave up its end of transport " + NameOf(grant_.transport));
 }
 
-Status RWorkerLink::Join() {
-  EndpointOptions options;
-  options.lanes = SessionLanes(context_.options);
-  options.incarnation = grant_.incarnation;
-  options.peer = peer_;
-  std::array<Fd, kNumLanes> sockets;
-  for (size_t i = 0; i < kNumLanes; ++i) {
-    sockets[i] = streams_[i]->channel().TakeSocket();
-    streams_[i].reset();
-    FD_RETURN_IF_ERROR(TuneStream(sockets[i].get()));
+Status RWorkerLink::AgreeOnTransport() {
+  Result<ChosenTransport> chosen = negotiation_->Advance(control_->channel());
+  if (!chosen.ok()) {
+    if (chosen.status().code() != StatusCode::kWouldBlock) final_refusal_ = negotiation_->refused();
+    return chosen.status();
   }
-  size_t bytes = EndpointMemoryBytes(options);
-  std::shared_ptr<std::byte[]> memory = context_.allocate(bytes);
-  if (memory == nullptr) {
-    return {StatusCode::kResourceExhausted,
-            "no memory for " + std::to_string(bytes) + " bytes of message slots for " + peer_};
-  }
-  FD_ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint,
-                      TcpEndpoint::Create(options, std::move(sockets), std::move(memory), clock_));
+  Join(*std::move(chosen));
+  return OkStatus();
+}
+
+void RWorkerLink::Join(ChosenTransport chosen) {
+  negotiation_.reset();
+  grant_.transport = chosen.kind;
+  grant_.transport_why = chosen.why;
   stage_ = Stage::kJoined;
   backoff_ms_ = 0;
   last_logged_.clear();
   SetState(OkStatus(), false);
   LOG(INFO) << peer_ << " joined: host " << grant_.hostname << ", " << grant_.threads << " threads, kernel "
             << grant_.kernel << ", " << grant_.kv_blocks << " KV blocks, " << kernels::Describe(context_.options.kv)
-            << " of " << grant_.kv_token_bytes << " bytes a token, transport " << grant_.transport << ", incarnation "
-            << grant_.incarnation;
-  context_.callbacks.on_joined(index_, grant_, std::move(endpoint));
-  return OkStatus();
+            << " of " << grant_.kv_token_bytes << " bytes a token, transport " << NameOf(grant_.transport) << " ("
+            << grant_.transport_why << "), incarnation " << grant_.incarnation;
+  context_.callbacks.on_joined(index_, grant_, std::move(chosen.endpoint));
 }
 
 void RWorkerLink::OnHeartbeat(const Heartbeat& heartbeat) {
@@ -266,7 +263,7 @@ void RWorkerLink::OnHeartbeat(const Heartbeat& heartbeat) {
 void RWorkerLink::Fail(Status reason) {
   bool joined = stage_ == Stage::kJoined;
   control_.reset();
-  for (auto& stream : streams_) stream.reset();
+  negotiation_.reset();
   session_key_.fill(0);
   stage_ = Stage::kWaiting;
   backoff_ms_ = std::clamp(2 * backoff_ms_, kFirstBackoffMs, kMaxBackoffMs);
@@ -295,18 +292,14 @@ void RWorkerLink::Goodbye() {
 
 void RWorkerLink::AppendWants(std::vector<pollfd>& fds) const {
   if (control_.has_value()) fds.push_back(control_->wants());
-  for (const auto& stream : streams_) {
-    if (stream.has_value()) fds.push_back(stream->wants());
-  }
+  if (negotiation_.has_value()) negotiation_->AppendWants(&fds);
 }
 
 int64_t RWorkerLink::next_deadline_ns() const {
   int64_t deadline = std::numeric_limits<int64_t>::max();
   if (stage_ == Stage::kWaiting) deadline = retry_ns_;
   if (stage_ == Stage::kControl) deadline = control_->deadline_ns();
-  for (const auto& stream : streams_) {
-    if (stream.has_value()) deadline = std::min(deadline, stream->deadline_ns());
-  }
+  if (negotiation_.has_value()) deadline = std::min(deadline, negotiation_->deadline_ns());
   if (HasSession()) {
     int64_t silence = last_heard_ns_ + context_.options.peer_timeout_ms * kNsPerMs;
     deadline = std::min({deadline, silence, next_heartbeat_ns_});
@@ -316,11 +309,18 @@ int64_t RWorkerLink::next_deadline_ns() const {
 
 void RWorkerLink::SetState(Status status, bool final) {
   std::lock_guard lock(mutex_);
-  if (!status.ok()) stats_ = RWorkerStats();
+  if (!status.ok()) {
+    const auto sessions_over = stats_.sessions_over;
+    stats_ = RWorkerStats();
+    stats_.sessions_over = sessions_over;
+  }
   if (status.ok()) {  // until the first heartbeat
     stats_.incarnation = grant_.incarnation;
     stats_.total_blocks = stats_.free_blocks = grant_.kv_blocks;
     stats_.kv_token_bytes = grant_.kv_token_bytes;
+    stats_.transport = grant_.transport;
+    stats_.transport_why = std::make_shared<const std::string>(grant_.transport_why);
+    ++stats_.sessions_over[static_cast<size_t>(grant_.transport)];
   }
   state_ = {std::move(status), final};
 }

@@ -5,7 +5,6 @@
 
 #include <poll.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -16,8 +15,8 @@
 #include "common/base/clock.h"
 #include "common/config/address.h"
 #include "common/config/secret.h"
-#include "common/transport/tcp/byte_channel.h"
-#include "sworker/rworkers/client_connection.h"
+#include "common/transport/negotiation.h"
+#include "common/transport/tcp/client_connection.h"
 #include "sworker/rworkers/resolver.h"
 #include "sworker/rworkers/rworker_pool.h"
 
@@ -29,6 +28,7 @@ class RWorkerLink {
   struct Context {
     Secret secret;
     SessionOptions options;
+    std::shared_ptr<const Carriers> carriers;
     AllocateSlots allocate;
     RWorkerCallbacks callbacks;
     Resolver* resolver = nullptr;
@@ -60,7 +60,7 @@ class RWorkerLink {
     kResolving,  // the host's name is being looked up
     kControl,    // the control connection is being made
     kOpening,    // SessionOpen is sent
-    kStreams,    // granted; the two data streams are being made
+    kTransport,  // granted; which transport, and its two ends meet
     kJoined,     // the engine has the endpoint
   };
 
@@ -72,8 +72,9 @@ class RWorkerLink {
   Status OnFrame(const ByteChannel::Frame& frame);
   Status OnGrant(const SessionGrant& grant);
   Status OnRefusal(const Refusal& refusal);
-  Status ProveStreams();
-  Status Join();
+  Status OnTransportAnswer(const TransportAnswer& answer);
+  Status AgreeOnTransport();
+  void Join(ChosenTransport chosen);
   Status WatchPeer();
   void OnHeartbeat(const Heartbeat& heartbeat);
   void Fail(Status reason);
@@ -92,7 +93,7 @@ class RWorkerLink {
   int backoff_ms_ = 0;
   std::vector<SocketAddress> addresses_;
   std::optional<ClientConnection> control_;
-  std::array<std::optional<ClientConnection>, kNumLanes> streams_;
+  std::optional<DialNegotiation> negotiation_;
   RWorkerGrant grant_;
   AuthKey session_key_{};
   bool final_refusal_ = false;  // of the attempt in progress

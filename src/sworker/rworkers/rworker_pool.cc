@@ -10,7 +10,6 @@
 #include <limits>
 #include <list>
 #include <mutex>
-#include <new>
 #include <thread>
 
 #include "common/base/fd.h"
@@ -147,10 +146,6 @@ class RWorkerPoolImpl final : public RWorkerPool {
 };
 
 Status CheckOptions(const SessionOptions& options) {
-  if (options.transport != "auto" && options.transport != "tcp") {
-    return {StatusCode::kUnimplemented,
-            "transport \"" + options.transport + "\" is not in this build; expected auto or tcp"};
-  }
   if (options.shape.num_layers <= 0 || options.shape.num_heads <= 0 || options.shape.num_kv_heads <= 0 ||
       options.shape.head_dim <= 0 || options.max_context <= 0 || options.max_sequences <= 0 || options.max_rows <= 0 ||
       options.mini_batches <= 0 || options.decode_slots_per_mini_batch <= 0 || options.bulk_send_slots <= 0 ||
@@ -166,12 +161,6 @@ Status CheckOptions(const SessionOptions& options) {
 
 }  // namespace
 
-std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes) {
-  auto* memory = static_cast<std::byte*>(operator new[](bytes, std::align_val_t(64), std::nothrow));
-  if (memory == nullptr) return nullptr;
-  return {memory, [](std::byte* pointer) { operator delete[](pointer, std::align_val_t(64)); }};
-}
-
 Result<std::unique_ptr<RWorkerPool>> RWorkerPool::Start(std::vector<std::string> addresses, const Secret& secret,
                                                         const SessionOptions& options, AllocateSlots allocate,
                                                         RWorkerCallbacks callbacks) {
@@ -180,8 +169,10 @@ Result<std::unique_ptr<RWorkerPool>> RWorkerPool::Start(std::vector<std::string>
   if (addresses.empty()) return InvalidArgument("no R-worker's address is given");
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return Unavailable("cannot make an event descriptor: " + DescribeErrno(errno));
+  auto carriers = std::make_shared<const Carriers>(options.transport);
+  FD_RETURN_IF_ERROR(carriers->Check(options.transport.kind));
   RWorkerLink::Context context{
-      secret, options, std::move(allocate), std::move(callbacks), nullptr, &SteadyClock::Get()};
+      secret, options, std::move(carriers), std::move(allocate), std::move(callbacks), nullptr, &SteadyClock::Get()};
   auto pool = std::make_unique<RWorkerPoolImpl>(std::move(context), std::move(wake));
   for (const std::string& address : addresses) {
     FD_ASSIGN_OR_RETURN(HostPort host_port, ParseHostPort(address));

@@ -14,6 +14,7 @@
 // functions may be called from any thread, the destructor not from a callback.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,7 @@
 
 #include "common/base/status.h"
 #include "common/config/secret.h"
+#include "common/transport/carrier.h"
 #include "common/transport/transport.h"
 #include "sworker/rworkers/session_options.h"
 
@@ -32,20 +34,24 @@ namespace fastdecode {
 // What an R-worker granted for this session.
 struct RWorkerGrant {
   uint32_t incarnation = 0;
-  std::string address;         // as configured
-  int64_t kv_blocks = 0;       // of block_tokens tokens, over all layers
-  int64_t kv_memory = 0;       // bytes
-  int64_t kv_token_bytes = 0;  // of a cached token, all layers
-  int threads = 0;             // that compute
-  std::string hostname;        // what the R-worker calls its host
-  std::string kernel;          // "avx2", ...
-  std::string transport;       // "tcp"
+  std::string address;                             // as configured
+  int64_t kv_blocks = 0;                           // of block_tokens tokens, over all layers
+  int64_t kv_memory = 0;                           // bytes
+  int64_t kv_token_bytes = 0;                      // of a cached token, all layers
+  int threads = 0;                                 // that compute
+  std::string hostname;                            // what the R-worker calls its host
+  std::string kernel;                              // "avx2", ...
+  TransportKind transport = TransportKind::kAuto;  // that carries the rows
+  std::string transport_why;                       // and not another
 };
 
 // From the latest heartbeat of an R-worker.
 struct RWorkerStats {
-  uint32_t incarnation = 0;  // 0: not joined
-  int64_t received_ns = 0;   // SteadyClock
+  uint32_t incarnation = 0;                                    // 0: not joined
+  TransportKind transport = TransportKind::kAuto;              // that carries the rows; auto: not joined
+  std::shared_ptr<const std::string> transport_why;            // and not another; null: not joined
+  std::array<int64_t, kMaxTransportKind + 1> sessions_over{};  // by kind, since this process began
+  int64_t received_ns = 0;                                     // SteadyClock
   int64_t free_blocks = 0;
   int64_t total_blocks = 0;
   int64_t sequences = 0;           // that it holds
@@ -65,11 +71,6 @@ struct RWorkerCallbacks {
   std::function<void(int index, const RWorkerGrant& grant, std::unique_ptr<Endpoint> endpoint)> on_joined;
   std::function<void(int index, uint32_t incarnation, const Status& reason)> on_lost;
 };
-
-// Memory for the slots of one endpoint, 64-byte aligned; null if there is none. Called on
-// the control thread at each join. On a GPU node: pinned.
-using AllocateSlots = std::function<std::shared_ptr<std::byte[]>(size_t bytes)>;
-std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes);
 
 class RWorkerPool {
  public:

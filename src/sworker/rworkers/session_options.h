@@ -7,6 +7,7 @@
 
 #include "common/base/model_shape.h"
 #include "common/transport/transport.h"
+#include "common/transport/transport_kind.h"
 #include "kernels/kv_codecs.h"
 
 namespace fastdecode {
@@ -27,8 +28,8 @@ struct SessionOptions {
 
   int heartbeat_ms = 500;
   int peer_timeout_ms = 3000;
-  std::string transport = "auto";  // "auto" (means tcp) or "tcp"
-  std::string name = "sworker";    // how R-workers call this S-worker in logs and refusals; at most 63 bytes
+  TransportSettings transport;
+  std::string name = "sworker";  // how R-workers call this S-worker in logs and refusals; at most 63 bytes
 };
 
 // The lanes' slots as the S-worker's endpoint has them: decode send slots hold max_rows

@@ -1,6 +1,7 @@
 // From the config to the options of scheduler, sessions and engine.
 #include <algorithm>
 
+#include "common/transport/spin.h"
 #include "sworker/serving/serving_core.h"
 
 namespace fastdecode {
@@ -38,7 +39,8 @@ SessionOptions MakeSessionOptions(const Config& config) {
   options.max_rows = RowsOfMiniBatch(config.pipeline);
   options.heartbeat_ms = config.transport.heartbeat_ms;
   options.peer_timeout_ms = config.transport.peer_timeout_ms;
-  options.transport = config.transport.kind;
+  options.transport = MakeTransportSettings(config.transport);
+  options.transport.spin_us = SpinMicroseconds(options.transport.spin_us, SWorkerThreads(config));
   options.name = config.sworker.listen;
   return options;
 }

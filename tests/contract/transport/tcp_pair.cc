@@ -67,8 +67,21 @@ std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<RawEnd>> ConnectRaw(const E
   return {MakeEndpoint(options, std::move(sockets.a)), std::make_unique<RawTcpEnd>(std::move(sockets.b))};
 }
 
+CuttablePair ConnectCuttable(const EndpointOptions& options) {
+  FourSockets sockets = ConnectLanes();
+  CuttablePair pair;
+  auto ends = std::make_shared<std::array<Fd, kNumLanes>>();
+  for (size_t lane = 0; lane < kNumLanes; ++lane) (*ends)[lane] = Fd(dup(sockets.a[lane].get()));
+  pair.cut = [ends] {
+    for (const Fd& end : *ends) shutdown(end.get(), SHUT_RDWR);
+  };
+  pair.a = MakeEndpoint(options, std::move(sockets.a));
+  pair.b = MakeEndpoint(options, std::move(sockets.b));
+  return pair;
+}
+
 }  // namespace
 
-TransportFactory TcpFactory() { return {"tcp", Connect, ConnectRaw}; }
+TransportFactory TcpFactory() { return {"tcp", Connect, ConnectRaw, ConnectCuttable}; }
 
 }  // namespace fastdecode

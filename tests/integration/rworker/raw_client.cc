@@ -73,6 +73,21 @@ bool RawClient::PeerClosed(int patience_ms) {
   return false;
 }
 
+bool RawClient::OfferTcp() {
+  TransportOffer offer;
+  offer.kind = 1;
+  WriteFrame(offer);
+  TransportAnswer answer;
+  return ReadFrame(answer) && answer.refusal == 0;
+}
+
+void RawClient::ReadyWithTcp() {
+  TransportReady ready;
+  ready.kind = 1;
+  SetText(ready.why, "a test");
+  WriteFrame(ready);
+}
+
 Status RawClient::Prove(const AuthKey& key, Purpose purpose, uint32_t incarnation) {
   ClientHandshake handshake(key, purpose, incarnation, "rworker");
   Write(handshake.hello());

@@ -48,6 +48,9 @@ class RawClient {
     }
     return false;
   }
+  // After the grant; true once it is accepted.
+  bool OfferTcp();
+  void ReadyWithTcp();                      // once both streams have proven themselves
   bool PeerClosed(int patience_ms = 5000);  // reads and drops what comes before
 
   // The whole opening with this key; the session's key in session_key().

@@ -96,9 +96,11 @@ TEST(RWorkerFailure, AFrozenSWorkerLosesItsPlaceAfterItsTimeout) {
   control.WriteFrame(OpenFrom(options));
   SessionGrant grant;
   ASSERT_TRUE(control.ReadFrame(grant));
+  ASSERT_TRUE(control.OfferTcp());
   RawClient decode(rworker.address()), bulk(rworker.address());
   ASSERT_TRUE(decode.Prove(control.session_key(), Purpose::kDecode, grant.incarnation).ok());
   ASSERT_TRUE(bulk.Prove(control.session_key(), Purpose::kBulk, grant.incarnation).ok());
+  control.ReadyWithTcp();
 
   PoolHarness pool({rworker.address()});
   PoolHarness::Joined joined = pool.WaitJoined();
@@ -197,9 +199,9 @@ TEST(RWorkerProgram, UsageErrorsAndStartFailuresHaveTheirStatus) {
       {{"stray", with_secret}, 2, "stray"},
       {{}, 2, "--secret_file"},
       {{"--secret_file=" + folder.File("none")}, 2, "does not exist"},
-      {{with_secret, "--transport=verbs"}, 2, "--transport verbs is not in this build"},
-      {{with_secret, "--transport=shm"}, 2, "--transport shm is not in this build"},
-      {{with_secret, "--transport=pigeon"}, 2, "expected auto or tcp"},
+      {{with_secret, "--transport=verbs", "--verbs_device=no_such_device"}, 3, "RDMA device"},
+      {{with_secret, "--verbs_port=0"}, 2, "--verbs_port is out of 1 to 255"},
+      {{with_secret, "--transport=pigeon"}, 2, "expected auto, tcp, shm or verbs"},
       {{with_secret, "--kv_memory=lots"}, 2, "lots"},
       {{with_secret, "--kv_memory=96%"}, 2, "from 1% to 95%"},
       {{with_secret, "--listen=nowhere"}, 2, "HOST:PORT"},

@@ -66,7 +66,7 @@ TEST_F(RWorkerHandshake, AWrongSecret) {
 TEST_F(RWorkerHandshake, AWrongVersionIsToldOurs) {
   RawClient client(rworker_.address());
   Hello hello;
-  hello.version = 1;
+  hello.version = 2;
   hello.purpose = 1;
   client.Write(hello);
   Reply reply;
@@ -75,7 +75,7 @@ TEST_F(RWorkerHandshake, AWrongVersionIsToldOurs) {
   EXPECT_EQ(reply.version, kProtocolVersion);
   EXPECT_EQ(reply.code, static_cast<uint16_t>(ReplyCode::kRefusedVersion));
   EXPECT_TRUE(client.PeerClosed());
-  EXPECT_EQ(rworker_.CountLog("it speaks protocol version 1, this process speaks 2"), 1);
+  EXPECT_EQ(rworker_.CountLog("it speaks protocol version 2, this process speaks 3"), 1);
   ExpectServes();
 }
 
@@ -206,6 +206,10 @@ TEST_F(RWorkerHandshake, StreamsOfNoSessionOrWithoutItsKey) {
   control.WriteFrame(OpenFrom(SmallSession()));
   SessionGrant grant;
   ASSERT_TRUE(control.ReadFrame(grant));
+  RawClient early(rworker_.address());
+  EXPECT_EQ(early.Prove(control.session_key(), Purpose::kDecode, grant.incarnation).code(), StatusCode::kUnavailable)
+      << "tcp has not been offered yet";
+  ASSERT_TRUE(control.OfferTcp());
   RawClient thief(rworker_.address());
   EXPECT_EQ(thief.Prove(TestSecret().key, Purpose::kDecode, grant.incarnation).code(), StatusCode::kPermissionDenied);
   RawClient decode(rworker_.address());
@@ -305,9 +309,11 @@ TEST_F(RWorkerHandshake, BadBytesInASessionEndItAndNothingElse) {
     control.WriteFrame(OpenFrom(SmallSession()));
     SessionGrant grant;
     ASSERT_TRUE(control.ReadFrame(grant)) << c.reason;
+    ASSERT_TRUE(control.OfferTcp());
     RawClient decode(rworker_.address()), bulk(rworker_.address());
     ASSERT_TRUE(decode.Prove(control.session_key(), Purpose::kDecode, grant.incarnation).ok());
     ASSERT_TRUE(bulk.Prove(control.session_key(), Purpose::kBulk, grant.incarnation).ok());
+    control.ReadyWithTcp();
     MessageHeader header;
     header.incarnation = grant.incarnation;
     header.type = static_cast<uint16_t>(MessageType::kFree);

@@ -39,7 +39,7 @@ TEST_F(RWorkerSession, RowsAgreeWithAttentionInDoublePrecision) {
   PoolHarness::Joined joined = pool.WaitJoined();
   EXPECT_EQ(joined.grant.threads, 2);
   EXPECT_EQ(joined.grant.kernel, server_->kernel());
-  EXPECT_EQ(joined.grant.transport, "tcp");
+  EXPECT_EQ(joined.grant.transport, TransportKind::kShm) << joined.grant.transport_why;
   EXPECT_GT(joined.grant.kv_blocks, 0);
   SessionClient client(joined.endpoint.get(), SmallSession().shape);
   for (uint64_t sequence : {11U, 12U, 13U}) client.Prefill(sequence, static_cast<uint32_t>(sequence * 5));
@@ -292,8 +292,9 @@ TEST(RWorkerPool, RefusesOptionsThatMakeNoSense) {
   SessionOptions options = SmallSession();
   EXPECT_EQ(start({}, options).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(start({"nowhere"}, options).code(), StatusCode::kInvalidArgument);
-  options.transport = "verbs";
-  EXPECT_THAT(start({"127.0.0.1:1"}, options).message(), HasSubstr("\"verbs\" is not in this build"));
+  options.transport.kind = TransportKind::kVerbs;
+  options.transport.verbs.device = "no_such_device";
+  EXPECT_THAT(start({"127.0.0.1:1"}, options).message(), HasSubstr("RDMA device"));
   options = SmallSession();
   options.peer_timeout_ms = options.heartbeat_ms;
   EXPECT_EQ(start({"127.0.0.1:1"}, options).code(), StatusCode::kInvalidArgument);

@@ -74,7 +74,9 @@ TEST_F(ConfigTest, ReadsEveryKey) {
                    "kv_memory": "80%" } ] },
     "pipeline": { "mini_batches": 3, "max_batch": 1024, "prefill_tokens_per_step": 512 },
     "load_control": { "enabled": false, "workload_limit": 65536, "interval_steps": 4 },
-    "transport": { "kind": "tcp", "secret_file": "/etc/fastdecode/secret", "heartbeat_ms": 100, "peer_timeout_ms": 700 }
+    "transport": { "kind": "tcp", "secret_file": "/etc/fastdecode/secret", "heartbeat_ms": 100, "peer_timeout_ms": 700,
+                   "spin_us": 0,
+                   "verbs": { "device": "mlx5_0", "port": 2, "gid_index": 3, "service_level": 4, "traffic_class": 105 } }
   })");
   ASSERT_TRUE(config.ok()) << config.status().message();
   const ModelOptions model = {folder_.path() + "/model", DType::kBf16, WeightSource::kRandom, 2, UINT64_MAX, 1000,
@@ -89,7 +91,8 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config->rworkers, (RWorkersOptions{0, {first, second}, 3, {.bytes = 8 * gib}, 64, {"int8", "int4"}}));
   EXPECT_EQ(config->pipeline, (PipelineOptions{3, 1024, 512}));
   EXPECT_EQ(config->load_control, (LoadControlOptions{false, 65536, 4}));
-  EXPECT_EQ(config->transport, (TransportOptions{"tcp", "/etc/fastdecode/secret", 100, 700}));
+  EXPECT_EQ(config->transport,
+            (TransportOptions{"tcp", "/etc/fastdecode/secret", 100, 700, 0, {"mlx5_0", 2, 3, 4, 105}}));
 }
 
 void ExpectRoundTrip(const Config& config, const TempFolder& folder) {
@@ -153,7 +156,7 @@ TEST_F(ConfigTest, EffectiveConfigNamesEveryDocumentedKey) {
   EXPECT_THAT(effective["rworkers"], SizeIs(5));
   EXPECT_THAT(effective["pipeline"], SizeIs(3));
   EXPECT_THAT(effective["load_control"], SizeIs(3));
-  EXPECT_THAT(effective["transport"], SizeIs(4));
+  EXPECT_THAT(effective["transport"], SizeIs(6));
   EXPECT_EQ(effective["load_control"]["workload_limit"], "auto");
 }
 
@@ -179,7 +182,7 @@ TEST_F(ConfigTest, UnknownKeysNameTheNearest) {
   EXPECT_THAT(message("/sworker/Device"), HasSubstr("nearest known key: sworker.device"));
   EXPECT_THAT(message("/pipeline/mini_batch"), HasSubstr("nearest known key: pipeline.mini_batches"));
   EXPECT_THAT(message("/load_control/enable"), HasSubstr("nearest known key: load_control.enabled"));
-  EXPECT_THAT(message("/transport/secret"), HasSubstr("nearest known key: transport.secret_file"));
+  EXPECT_THAT(message("/transport/secret_path"), HasSubstr("nearest known key: transport.secret_file"));
   // A wrong name of a required key is told as such, not as the key that is missing.
   EXPECT_THAT(LoadWith({{"/model/path", nullptr}, {"/model/pth", "model"}}).status().message(),
               HasSubstr("model.pth: unknown key, found with value \"model\"; nearest known key: model.path"));
@@ -261,10 +264,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"/pipeline/max_batch", "1", "2 mini-batches cannot share max_batch = 1"},
         BadValue{"/load_control/enabled", "\"on\"", "load_control.enabled: found \"on\"; expected true or false"},
         BadValue{"/load_control/workload_limit", "-1", "load_control.workload_limit: found -1"},
-        BadValue{"/transport/kind", "\"verbs\"", "transport.kind: \"verbs\" is not in this build"},
-        BadValue{"/transport/kind", "\"shm\"", "transport.kind: \"shm\" is not in this build"},
-        BadValue{"/transport/kind", "\"udp\"", "transport.kind: found \"udp\"; expected one of \"auto\", \"tcp\""},
+        BadValue{"/transport/kind", "\"udp\"",
+                 "transport.kind: found \"udp\"; expected one of \"auto\", \"tcp\", \"shm\", \"verbs\""},
+        BadValue{"/transport/spin_us", "1001", "transport.spin_us: found 1001"},
         BadValue{"/transport/secret_file", "\"\"", "transport.secret_file: found \"\""},
+        BadValue{"/transport/verbs/port", "0", "transport.verbs.port: found 0; expected a whole number from 1 to 255"},
+        BadValue{"/transport/verbs/gid_index", "-1", "transport.verbs.gid_index: found -1"},
+        BadValue{"/transport/verbs/traffic_class", "256", "expected a whole number from 0 to 255"},
         BadValue{"/transport/peer_timeout_ms", "999", "expected at least twice heartbeat_ms, 1000"}));
 
 class ConfigBadHosts : public ConfigTest, public testing::WithParamInterface<BadValue> {};

@@ -115,13 +115,13 @@ TEST_F(HandshakeTest, StrangersAndOtherVersionsAreToldApart) {
   hello.magic = 0x20544547;  // "GET "
   EXPECT_EQ(server.OnHello(hello).status().code(), StatusCode::kDataLoss);
   hello = Hello();
-  hello.purpose = 4;
+  hello.purpose = 5;
   EXPECT_EQ(server.OnHello(hello).status().code(), StatusCode::kDataLoss);
   hello.purpose = 1;
   hello.version = 7;
   Status status = server.OnHello(hello).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("protocol version 7, this process speaks 2"));
+  EXPECT_THAT(status.message(), HasSubstr("protocol version 7, this process speaks 3"));
 
   ClientHandshake client(KeyOf(1), Purpose::kControl, 0, "rworker X");
   Reply reply;
@@ -131,7 +131,7 @@ TEST_F(HandshakeTest, StrangersAndOtherVersionsAreToldApart) {
   reply.version = 1;
   status = client.OnChallenge(reply).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("rworker X speaks protocol version 1, this process speaks 2"));
+  EXPECT_THAT(status.message(), HasSubstr("rworker X speaks protocol version 1, this process speaks 3"));
   EXPECT_EQ(client.OnChallenge(MakeRefusal(ReplyCode::kAccepted)).status().code(), StatusCode::kDataLoss);
 }
 

@@ -6,15 +6,10 @@
 #include <cerrno>
 
 #include "common/base/logging.h"
+#include "common/transport/message_check.h"
 #include "common/transport/tcp/socket.h"
 
 namespace fastdecode {
-namespace {
-
-constexpr std::array<const char*, kNumLanes> kLaneNames = {"decode", "bulk"};
-
-}  // namespace
-
 TcpEndpoint::TcpEndpoint(const EndpointOptions& options, std::shared_ptr<std::byte[]> memory, const Clock& clock)
     : options_(options), memory_(std::move(memory)), clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
@@ -76,26 +71,6 @@ Status TcpEndpoint::StreamEnd(const LaneState& lane) const {
   }
   return DataLoss(options_.peer + " closed the " + lane.name + " stream in the middle of a message: " +
                   std::to_string(lane.received) + " of " + total + " bytes came");
-}
-
-Status TcpEndpoint::CheckHeader(const LaneState& lane, const MessageHeader& header) const {
-  std::string what;
-  if (header.magic != kWireMagic) {
-    what = "no message starts like this (magic " + std::to_string(header.magic) + ")";
-  } else if (header.version != kWireVersion) {
-    what = "message of version " + std::to_string(header.version) + ", expected " + std::to_string(kWireVersion);
-  } else if (header.incarnation != options_.incarnation) {
-    what = "message of incarnation " + std::to_string(header.incarnation) + ", this session is " +
-           std::to_string(options_.incarnation);
-  } else if (!IsKnownMessageType(header.type)) {
-    what = "unknown message type " + std::to_string(header.type);
-  } else if (header.payload_bytes > lane.slot_bytes - sizeof(MessageHeader)) {
-    what = "message of " + std::to_string(header.payload_bytes) + " bytes, a slot holds " +
-           std::to_string(lane.slot_bytes - sizeof(MessageHeader));
-  } else {
-    return OkStatus();
-  }
-  return DataLoss(options_.peer + ": " + lane.name + " stream: " + what);
 }
 
 }  // namespace fastdecode

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "common/base/logging.h"
+#include "common/transport/message_check.h"
 #include "common/transport/tcp/tcp_endpoint.h"
 
 namespace fastdecode {
@@ -30,7 +31,8 @@ Result<SendSlot> TcpEndpoint::Acquire(Lane which) {
   CheckOwner();
   if (!dead_.ok()) return dead_;
   LaneState& lane = this->lane(which);
-  if (lane.send_free.empty()) return WouldBlock();
+  lane.starved = lane.send_free.empty();
+  if (lane.starved) return WouldBlock();
   int index = lane.send_free.front();
   lane.send_free.pop();
   lane.send_state[static_cast<size_t>(index)] = SlotState::kCaller;
@@ -107,7 +109,8 @@ Status TcpEndpoint::Receive(LaneState& lane) {
     if (count == 0) return StreamEnd(lane);
     lane.received += static_cast<size_t>(count);
     if (lane.received == sizeof(MessageHeader)) {
-      Status status = CheckHeader(lane, *header);
+      Status status =
+          CheckMessageHeader(*header, lane.slot_bytes, options_.incarnation, options_.peer, lane.name, "stream");
       if (!status.ok()) return status;
       total += header->payload_bytes;
     }
@@ -143,7 +146,8 @@ RecvSlot TcpEndpoint::TakeMessage(LaneState& lane, Lane which) {
   lane.recv_state[static_cast<size_t>(index)] = SlotState::kCaller;
   ++stats_.received_messages;
   stats_.received_bytes += lane.received;
-  return RecvSlot{which, index, {recv_slot(lane, index), lane.received}, clock_.NowNs()};
+  const std::byte* bytes = recv_slot(lane, index);
+  return RecvSlot{which, index, {bytes, lane.received}, clock_.NowNs(), reinterpret_cast<const MessageHeader*>(bytes)};
 }
 
 void TcpEndpoint::Release(const RecvSlot& slot) {
@@ -160,6 +164,10 @@ bool TcpEndpoint::PrepareWait() {
   if (!dead_.ok() || !send_failed_.ok()) return false;
   for (int i = 0; i < kNumLanes; ++i) {
     LaneState& lane = lanes_[static_cast<size_t>(i)];
+    if (lane.starved && !lane.send_free.empty()) {
+      lane.starved = false;  // a slot became free since: that is news, once
+      return false;
+    }
     // Asking to be woken for what cannot be done now would be a busy loop.
     uint32_t interest = 0;
     if (lane.recv_slot >= 0 || !lane.recv_free.empty()) interest |= EPOLLIN;

@@ -95,7 +95,7 @@ TEST(SessionPlan, EachBoundIsNamedWhenPassed) {
       {"mini_batches is 17", kBad, [](SessionOpen& o) { o.mini_batches = 17; }},
       {"heartbeat_ms is 1", kBad, [](SessionOpen& o) { o.heartbeat_ms = 1; }},
       {"peer_timeout_ms is 999", kBad, [](SessionOpen& o) { o.peer_timeout_ms = 999; }},
-      {"transport 2 is not in this build", kUnknown, [](SessionOpen& o) { o.transport = 2; }},
+      {"transport 4 is not in this build", kUnknown, [](SessionOpen& o) { o.transport = 4; }},
       {"kv_dtype 0 is not in this build: asked for as keys", kUnknown, [](SessionOpen& o) { o.kv_dtype = 0; }},
       {"kv_dtype 9 is not in this build: asked for as keys; there are f16 (1), bf16 (2), int8 (3), int4 (4)", kUnknown,
        [](SessionOpen& o) { o.kv_dtype = PackKvDtype(9, 1); }},

@@ -1,4 +1,4 @@
-#include "sworker/rworkers/client_connection.h"
+#include "common/transport/tcp/client_connection.h"
 
 #include "common/transport/tcp/socket.h"
 
@@ -17,6 +17,15 @@ ClientConnection::ClientConnection(std::vector<SocketAddress> addresses, const A
       clock_(clock),
       handshake_(key, purpose, incarnation, peer_) {}
 
+ClientConnection::ClientConnection(Fd connected, const AuthKey& key, Purpose purpose, uint32_t incarnation,
+                                   std::string peer, int timeout_ms, const Clock& clock)
+    : peer_(std::move(peer)),
+      timeout_ms_(timeout_ms),
+      clock_(clock),
+      handshake_(key, purpose, incarnation, peer_),
+      channel_(std::move(connected), peer_),
+      state_(State::kGreet) {}
+
 Status ClientConnection::Advance() {
   while (state_ != State::kProven) FD_RETURN_IF_ERROR(Step());
   return OkStatus();
@@ -28,6 +37,8 @@ Status ClientConnection::Step() {
       return Dial();
     case State::kConnect:
       return Connect();
+    case State::kGreet:
+      return Greet();
     default:
       return Exchange();
   }
@@ -65,6 +76,11 @@ Status ClientConnection::Connect() {
     state_ = State::kDial;
     return OkStatus();
   }
+  state_ = State::kGreet;
+  return OkStatus();
+}
+
+Status ClientConnection::Greet() {
   deadline_ns_ = clock_.NowNs() + timeout_ms_ * kNsPerMs;
   state_ = State::kChallenge;
   return channel_.Write(handshake_.hello());

@@ -1,4 +1,5 @@
-// A connection to an R-worker from dialling to the mutual proof, without ever waiting.
+// A connection to an R-worker (TCP, or any other stream socket) from dialling to the mutual proof, without ever
+// waiting.
 //
 // Thread rule: one owner thread.
 #pragma once
@@ -23,6 +24,10 @@ class ClientConnection {
   ClientConnection(std::vector<SocketAddress> addresses, const AuthKey& key, Purpose purpose, uint32_t incarnation,
                    std::string peer, int timeout_ms, const Clock& clock);
 
+  // The handshake alone, over a socket that is connected already.
+  ClientConnection(Fd connected, const AuthKey& key, Purpose purpose, uint32_t incarnation, std::string peer,
+                   int timeout_ms, const Clock& clock);
+
   // Ok: both ends have proven themselves. kWouldBlock: call again when pollfds() or
   // deadline_ns() say so. Else why it failed; refused() tells whether the peer said no.
   Status Advance();
@@ -38,6 +43,7 @@ class ClientConnection {
   enum class State {
     kDial,       // the next address is to be tried
     kConnect,    // TCP is connecting
+    kGreet,      // connected
     kChallenge,  // Hello is sent
     kVerdict,    // Proof is sent
     kProven,
@@ -45,6 +51,7 @@ class ClientConnection {
   Status Step();
   Status Dial();
   Status Connect();
+  Status Greet();
   Status Exchange();
 
   const std::vector<SocketAddress> addresses_;

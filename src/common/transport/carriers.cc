@@ -1,0 +1,37 @@
+// The list of carriers: a new kind of transport is entered here and nowhere else.
+#include <new>
+
+#include "common/transport/carrier.h"
+#include "common/transport/shm/shm_carrier.h"
+#include "common/transport/tcp/tcp_carrier.h"
+#include "common/transport/verbs/verbs_carrier.h"
+
+namespace fastdecode {
+
+std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes) {
+  auto* memory = static_cast<std::byte*>(operator new[](bytes, std::align_val_t(64), std::nothrow));
+  if (memory == nullptr) return nullptr;
+  return {memory, [](std::byte* pointer) { operator delete[](pointer, std::align_val_t(64)); }};
+}
+
+Carriers::Carriers(const TransportSettings& settings) : settings_(settings) {
+  carriers_.push_back(MakeVerbsCarrier(settings));
+  carriers_.push_back(MakeShmCarrier(settings));
+  carriers_.push_back(MakeTcpCarrier());
+}
+
+const Carrier* Carriers::Find(TransportKind kind) const {
+  for (const auto& carrier : carriers_) {
+    if (carrier->kind() == kind) return carrier.get();
+  }
+  return nullptr;
+}
+
+Status Carriers::Check(TransportKind kind) const {
+  if (kind == TransportKind::kAuto) return OkStatus();
+  const Carrier* carrier = Find(kind);
+  if (carrier != nullptr) return carrier->Available();
+  return {StatusCode::kUnimplemented, std::string("transport \"") + NameOf(kind) + "\" is not in this build"};
+}
+
+}  // namespace fastdecode
