@@ -20,11 +20,16 @@ namespace fastdecode::kernels {
 inline constexpr float kLowest = -3.4028234663852886e38f;  // where a maximum starts; finite, so that differences are
 inline constexpr int kSumLanes = 16;
 
-// Lines of memory to ask for while a tile is worked on: what is read a little later.
+// Lines of memory to ask for while a tile is worked on: what is read a little later, for the first-level
+// cache, and what is read later still, for the second.
 struct Ahead {
-  const std::byte* at = nullptr;
-  int64_t lines = 0;  // from `at` on; after them comes
-  const std::byte* then = nullptr;
+  struct Lines {
+    const std::byte* at = nullptr;
+    int64_t count = 0;  // from `at` on; after them comes
+    const std::byte* then = nullptr;
+  };
+  Lines near;
+  Lines far;
 };
 
 // Query vectors of one KV head: group heads of each of `rows` query rows, vector r * group + g.

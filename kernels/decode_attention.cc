@@ -1,8 +1,10 @@
 // The walk that all kernels share: over tiles of a sequence, over the KV heads of a piece.
 //
 // Tiles are visited in the order in which they lie in memory: block by block, in it all KV
-// heads of the piece, so that a piece is read in long runs. While a
-// tile is worked on, the lines kAheadBytes further on along that order are asked for.
+// heads of the piece, so that a piece is read in long runs. While a tile is worked on, the
+// lines kNearBytes further on along that order are asked for, and those kFarBytes further on
+// for the second-level cache: the memory prefetcher of a CPU loses its way at the end of each
+// run, and the first-level cache has too few requests in flight to find it again.
 #include "kernels/decode_attention.h"
 
 #include <algorithm>
@@ -15,7 +17,8 @@ namespace {
 
 constexpr float kLog2E = 1.44269504f;
 constexpr double kLn2 = 0.693147180559945309;
-constexpr int64_t kAheadBytes = 2560;
+constexpr int64_t kNearBytes = 2560;
+constexpr int64_t kFarBytes = 6144;
 constexpr int64_t kLine = 64;
 
 int64_t AlignedFloats(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -117,12 +120,15 @@ class Piece {
     return end < p_.token_end ? TileAt(p_.kv_head_begin, end) : nullptr;
   }
 
-  // The lines that follow `at` by kAheadBytes, going on at `next` after `end`.
-  static Ahead AheadOf(const std::byte* at, const std::byte* end, const std::byte* next) {
-    const int64_t left = end - at - kAheadBytes;
-    if (next == end) return {at + kAheadBytes, -1, nullptr};
-    if (left > 0) return {at + kAheadBytes, (left + kLine - 1) / kLine, next};
+  // The lines that follow `at` by `bytes`, going on at `next` after `end`.
+  static Ahead::Lines LinesAfter(const std::byte* at, int64_t bytes, const std::byte* end, const std::byte* next) {
+    const int64_t left = end - at - bytes;
+    if (next == end) return {at + bytes, -1, nullptr};
+    if (left > 0) return {at + bytes, (left + kLine - 1) / kLine, next};
     return {next - left, -1, nullptr};
+  }
+  static Ahead AheadOf(const std::byte* at, const std::byte* end, const std::byte* next) {
+    return {LinesAfter(at, kNearBytes, end, next), LinesAfter(at, kFarBytes, end, next)};
   }
 
   void AttendTile(int32_t kv_head, int32_t token, const std::byte* next_tile) const {

@@ -7,45 +7,34 @@
 #include <nlohmann/json.hpp>
 
 #include "common/config/config.h"
-#include "process.h"
+#include "common/host/launch_script.h"
+#include "common/host/process.h"
 
 namespace fastdecode {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Installed it lies beside the programs; in a build tree in the repository's scripts/launch.
-Result<std::string> FindScript(const fs::path& programs) {
-  for (const fs::path& path : {programs / "fastdecode-cluster", programs.parent_path().parent_path().parent_path() /
-                                                                    "scripts/launch/fastdecode-cluster"}) {
-    if (fs::exists(path)) return path.string();
-  }
-  return NotFound("no fastdecode-cluster beside " + programs.string() +
-                  " or in the repository's scripts/launch: bring the cluster up yourself and use --connect");
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Cluster>> Cluster::Up(const std::string& config, std::optional<bool> load_control,
                                              const std::atomic<int>& stop) {
-  std::error_code error;
-  const fs::path programs = fs::read_symlink("/proc/self/exe", error).parent_path();
-  if (error) return Internal("this program's own folder can't be found: " + error.message());
   std::unique_ptr<Cluster> cluster(new Cluster);
-  FD_ASSIGN_OR_RETURN(const std::string script, FindScript(programs));
+  FD_ASSIGN_OR_RETURN(const LaunchScript launch, FindLaunchScript());
   cluster->config_ = config;
   if (load_control) FD_RETURN_IF_ERROR(cluster->WriteCopy(*load_control));
   FD_ASSIGN_OR_RETURN(
       const ProcessResult up,
-      RunProcess({script, "up", "--detach", "--build", programs.string(), cluster->config_}, false, &stop));
+      RunProcess({launch.script, "up", "--detach", "--build", launch.programs, cluster->config_}, false, &stop));
   if (up.status != 0) {
     return Status(up.status == 2 ? StatusCode::kInvalidArgument : StatusCode::kUnavailable,
                   "the cluster of " + config + " did not come up (fastdecode-cluster exited " +
                       std::to_string(up.status) +
                       "); one that is up already is measured with --connect and --secret_file");
   }
-  cluster->script_ = script;  // From here on there is something to take down.
-  FD_ASSIGN_OR_RETURN(const ProcessResult status, RunProcess({script, "status", "--json", cluster->config_}, true));
+  cluster->script_ = launch.script;  // From here on there is something to take down.
+  FD_ASSIGN_OR_RETURN(const ProcessResult status,
+                      RunProcess({launch.script, "status", "--json", cluster->config_}, true));
   const bool allow_exceptions = false;
   const auto json = nlohmann::json::parse(status.output, nullptr, allow_exceptions);
   if (!json.is_object() || !json.value("up", false)) {

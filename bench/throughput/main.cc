@@ -18,6 +18,7 @@
 #include "common/config/secret.h"
 #include "common/flags/parse_flags.h"
 #include "driver.h"
+#include "plan_comparison.h"
 #include "report.h"
 #include "workload.h"
 
@@ -32,6 +33,7 @@ DEFINE_double(rate, 0, "with --trace: its arrivals, this many times as fast (0: 
 DEFINE_int32(requests, 0, "how many (0: the whole trace, or twice the batch)");
 DEFINE_string(load_control, "", "on or off, whatever the config says; needs --config");
 DEFINE_bool(decode_only, false, "--batch requests, and measure only while all of them decode: no prefill, no ramp");
+DEFINE_string(compare_plan, "", "also say what fastdecode-plan's profile in this file predicts, and what differs");
 DEFINE_string(json, "", "also write the result to this file");
 DEFINE_uint64(seed, 1, "of the prompts' random ids");
 
@@ -101,6 +103,12 @@ int Measure(const std::string& address, const std::string& secret_file, nlohmann
   const Measured measured = driver.Run(*workload, FLAGS_seed, isatty(STDERR_FILENO) == 1, FLAGS_decode_only);
   *report = ToJson(measured, *workload);
   std::fputs(Table(*report).c_str(), stdout);
+  if (!FLAGS_compare_plan.empty() && measured.lost.ok()) {
+    const auto comparison = CompareWithPlan(*report, *workload, FLAGS_decode_only, FLAGS_compare_plan);
+    if (!comparison.ok()) return Fail(comparison.status());
+    (*report)["plan"] = ToJson(*comparison);
+    std::printf("\n%s", plan::Describe(*comparison).c_str());
+  }
   if (!measured.lost.ok()) return Fail(kExitLost, measured.lost.message());
   if (stop_signal.load() != 0) return Fail(128 + stop_signal.load(), "interrupted");
   if (measured.failed > 0) {
@@ -147,7 +155,7 @@ int main(int argc, char** argv) {
           "throughput of a deployment\n"
           "  fastdecode-bench --config F | --connect HOST:PORT --secret_file F\n"
           "      --batch N --prompt_tokens N --output_tokens N [--requests N]  |  --trace F [--rate X] [--requests N]\n"
-          "      [--load_control on|off] [--json F]\n"
+          "      [--load_control on|off] [--compare_plan PROFILE] [--json F]\n"
           "Exit status: 0 done; 1 some requests failed; 2 usage; 3 no server, or none any more."};
   if (auto exit = fastdecode::ParseFlags(text, &argc, &argv)) return *exit;
   return fastdecode::Main();

@@ -5,7 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "machine.h"
+#include "common/host/machine.h"
 #include "summary.h"
 
 namespace fastdecode {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <random>
 
-#include "trace.h"
+#include "common/traces/request_trace.h"
 
 namespace fastdecode {
 namespace {
@@ -21,9 +21,9 @@ Result<std::vector<BenchRequest>> FromTrace(const WorkloadOptions& options, int 
   for (const TraceEntry& entry : entries) {
     BenchRequest request;
     request.arrival_s = options.rate > 0 ? entry.arrival_s / options.rate : 0;
-    request.prompt_tokens = static_cast<int>(std::clamp<int64_t>(entry.prompt_tokens, 1, std::max(1, max_context / 2)));
-    request.output_tokens =
-        static_cast<int>(std::clamp<int64_t>(entry.output_tokens, 1, max_context - request.prompt_tokens));
+    const Lengths lengths = ClipToContext(entry, max_context);
+    request.prompt_tokens = lengths.prompt;
+    request.output_tokens = lengths.output;
     requests.push_back(request);
   }
   return requests;

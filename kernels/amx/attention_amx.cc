@@ -81,6 +81,22 @@ inline void SplitPair(__m512 a, __m512 b, std::byte* hi, std::byte* lo) {
   _mm512_store_si512(lo, PairUpper(_mm512_sub_ps(a, Upper(a)), _mm512_sub_ps(b, Upper(b))));
 }
 
+// A step's elements of a query vector, as many as there are: hi and lo, exactly.
+inline void SplitRow(const uint16_t* q, int left, uint16_t* hi, uint16_t* lo) {
+  const auto part = [&](int from) {
+    const int count = left - from < 0 ? 0 : left - from < 16 ? left - from : 16;
+    const auto present = static_cast<__mmask16>((1u << count) - 1);
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(present, q + from));
+  };
+  const __m512 first = part(0);
+  const __m512 second = part(16);
+  const __m512 first_hi = Upper(first);
+  const __m512 second_hi = Upper(second);
+  _mm512_storeu_si512(hi, std::bit_cast<__m512i>(_mm512_cvtne2ps_pbh(second_hi, first_hi)));
+  const __m512bh rest = _mm512_cvtne2ps_pbh(_mm512_sub_ps(second, second_hi), _mm512_sub_ps(first, first_hi));
+  _mm512_storeu_si512(lo, std::bit_cast<__m512i>(rest));
+}
+
 // A: [pass][step][hi, lo][vectors of the pass][32 dimensions], zero where there is no dimension;
 // before it the scale.
 constexpr int kScaleFloats = 16;
@@ -94,21 +110,16 @@ void PackQuery(const QueryArgs& a) {
   const int vectors = a.rows * a.group;
   if (vectors < kMinVectors) return kAvx512Kernel.keys[kF16].load_query(a);
   const int each = VectorsOfPass(vectors);
-  std::memset(a.packed, 0, static_cast<size_t>(PackedQueryFloats(vectors, a.head_dim)) * sizeof(float));
   a.packed[0] = a.scale;
   auto* to = reinterpret_cast<uint16_t*>(a.packed + kScaleFloats);
   for (int done = 0; done < vectors; done += each) {
     const int begin = done + each <= vectors ? done : vectors - each;
     for (int v = 0; v < each; ++v) {
-      alignas(64) float row[kMaxHeadDim];
       const int vector = begin + v;
-      WidenF16(a.q + vector / a.group * a.row_stride + int64_t{vector % a.group} * a.head_dim, a.head_dim, row);
-      for (int d = 0; d < a.head_dim; ++d) {
-        const uint32_t bits = std::bit_cast<uint32_t>(row[d]);
-        const float hi = std::bit_cast<float>(bits & 0xffff0000u);
-        uint16_t* const at = to + (d / kStepDims * 2 * each + v) * kStepDims + d % kStepDims;
-        at[0] = static_cast<uint16_t>(bits >> 16);
-        at[each * kStepDims] = static_cast<uint16_t>(std::bit_cast<uint32_t>(row[d] - hi) >> 16);
+      const uint16_t* const q = a.q + vector / a.group * a.row_stride + int64_t{vector % a.group} * a.head_dim;
+      for (int d = 0; d < a.head_dim; d += kStepDims) {
+        uint16_t* const at = to + (d * 2 * each + v * kStepDims);
+        SplitRow(q + d, a.head_dim - d, at, at + each * kStepDims);
       }
     }
     to += Steps(a.head_dim) * 2 * each * kStepDims;

@@ -18,9 +18,8 @@ class Prefetcher {
       : ahead_(ahead), left_(tile_bytes / kLine), bytes_a_line_(kLine * walks) {}
 
   FD_INLINE inline void Line() {
-    _mm_prefetch(reinterpret_cast<const char*>(ahead_.at), _MM_HINT_T0);
-    ahead_.at += kLine;
-    if (--ahead_.lines == 0) ahead_.at = ahead_.then;
+    _mm_prefetch(reinterpret_cast<const char*>(Next(ahead_.near)), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(Next(ahead_.far)), _MM_HINT_T1);
     --left_;
   }
   // The next `bytes` of a walk are about to be worked on: asks for as much of what comes later, spread
@@ -45,6 +44,13 @@ class Prefetcher {
   }
 
  private:
+  static FD_INLINE inline const std::byte* Next(Ahead::Lines& lines) {
+    const std::byte* const line = lines.at;
+    lines.at += kLine;
+    if (--lines.count == 0) lines.at = lines.then;
+    return line;
+  }
+
   Ahead ahead_;
   int64_t left_;
   const int bytes_a_line_;

@@ -25,20 +25,6 @@ Status OutOfBounds(const char* what, int64_t value, int64_t low, int64_t high) {
 
 Status Exhausted(std::string message) { return {StatusCode::kResourceExhausted, std::move(message)}; }
 
-Status CheckShape(const AttentionShape& s) {
-  const auto within = [](int64_t value, int64_t high) { return value >= 1 && value <= high; };
-  if (!within(s.num_layers, kMaxLayers)) return OutOfBounds("num_layers", s.num_layers, 1, kMaxLayers);
-  if (!within(s.num_heads, kMaxHeads)) return OutOfBounds("num_heads", s.num_heads, 1, kMaxHeads);
-  if (!within(s.num_kv_heads, s.num_heads)) return OutOfBounds("num_kv_heads", s.num_kv_heads, 1, s.num_heads);
-  if (!within(s.head_dim, kMaxHeadDim)) return OutOfBounds("head_dim", s.head_dim, 8, kMaxHeadDim);
-  if (s.num_heads % s.num_kv_heads != 0) {
-    return InvalidArgument("num_heads " + Number(s.num_heads) + " is no multiple of num_kv_heads " +
-                           Number(s.num_kv_heads));
-  }
-  if (s.head_dim % 8 != 0) return InvalidArgument("head_dim " + Number(s.head_dim) + " is no multiple of 8");
-  return OkStatus();
-}
-
 Status CheckLimits(const SessionLimits& l) {
   const auto within = [](int64_t value, int64_t high) { return value >= 1 && value <= high; };
   if (!within(l.block_tokens, kMaxBlockTokens)) {

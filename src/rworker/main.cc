@@ -18,10 +18,17 @@ DEFINE_string(listen, "127.0.0.1:7200", "HOST:PORT to listen on; port 0 picks on
 DEFINE_string(kv_memory, "1GiB",
               "memory of the KV cache: bytes, with KiB, MiB or GiB, or a share of the free memory such as 80%");
 DEFINE_string(max_buffer_memory, "2GiB", "what a session's message buffers may take beside it");
+DEFINE_string(model_shape, "",
+              "serve only S-workers of this shape: layers x query heads x KV heads x head_dim, as in 32x32x8x128; "
+              "empty: of any");
 DEFINE_int32(threads, 0, "threads that compute; 0: as many as this process may use CPUs");
 DEFINE_string(secret_file, "", "file with the cluster's secret, mode 0600");
-DEFINE_string(transport, "auto", "of the rows: auto (what the S-worker names, or the best that both have), tcp or shm");
-DEFINE_int32(spin_us, -1, "microseconds to poll for messages before sleeping (shm); -1: if a CPU is to spare");
+DEFINE_string(transport, "auto",
+              "of the rows: auto (what the S-worker names, or the best that both have), tcp, shm or verbs");
+DEFINE_int32(spin_us, -1, "microseconds to poll for messages before sleeping (shm, verbs); -1: if a CPU is to spare");
+DEFINE_string(verbs_device, "auto", "RDMA device by name; auto: the first with an active port");
+DEFINE_int32(verbs_port, 1, "port of the RDMA device");
+DEFINE_int32(verbs_gid_index, -1, "of the RDMA port's GIDs; -1: by type, RoCE v2 with an IPv4 address first");
 DEFINE_string(kernel, "auto", "attention kernel: auto, or one by name");
 DEFINE_int32(numa_node, -1,
              "threads and memory on this NUMA node alone; -1: on all nodes of this process's CPUs, evenly");
@@ -47,6 +54,10 @@ Status CheckNumbers() {
   if (FLAGS_threads < 0 || FLAGS_threads > 4096) return InvalidArgument("--threads is out of 0 to 4096");
   if (FLAGS_spin_us < -1 || FLAGS_spin_us > 1000) return InvalidArgument("--spin_us is out of -1 to 1000");
   if (FLAGS_numa_node < kAnyNode) return InvalidArgument("--numa_node is neither a node nor -1");
+  if (FLAGS_verbs_port < 1 || FLAGS_verbs_port > 255) return InvalidArgument("--verbs_port is out of 1 to 255");
+  if (FLAGS_verbs_gid_index < -1 || FLAGS_verbs_gid_index > 255) {
+    return InvalidArgument("--verbs_gid_index is out of 0 to 255 and not -1");
+  }
   return OkStatus();
 }
 
@@ -74,8 +85,14 @@ Result<ServerOptions> OptionsFromFlags() {
   const Result<TransportKind> kind = ParseTransportKind(FLAGS_transport);
   if (!kind.ok()) return InvalidArgument("--transport: " + kind.status().message());
   options.transport.kind = *kind;
+  options.transport.verbs.device = FLAGS_verbs_device;
+  options.transport.verbs.port = FLAGS_verbs_port;
+  options.transport.verbs.gid_index = FLAGS_verbs_gid_index;
   options.transport.spin_us = FLAGS_spin_us;
   options.listen = FLAGS_listen;
+  if (!FLAGS_model_shape.empty()) {
+    FD_ASSIGN_OR_RETURN(options.model_shape, ParseShape(FLAGS_model_shape));
+  }
   options.threads = FLAGS_threads;
   options.kernel = FLAGS_kernel;
   options.pin = FLAGS_pin;

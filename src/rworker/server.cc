@@ -101,6 +101,7 @@ Result<std::unique_ptr<RWorkerServer>> RWorkerServer::Start(const ServerOptions&
   loop.host.transport = options.transport;
   loop.host.transport.spin_us = SpinMicroseconds(options.transport.spin_us, server->threads_);
   loop.host.max_buffer_memory = options.max_buffer_memory;
+  loop.host.model_shape = options.model_shape;
   loop.host.kv_memory = server->memory_.bytes();
   loop.host.hostname = Hostname();
   loop.host.kernel = server->kernel();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -26,6 +27,7 @@ struct ServerOptions {
   Secret secret;
   MemoryAmount kv_memory;
   int64_t max_buffer_memory = int64_t{2} << 30;  // bytes of message slots that a session may ask for
+  std::optional<AttentionShape> model_shape;     // the only one that is served; none: any
   int threads = 0;                               // that compute; 0: what the affinity mask and the cgroup allow
   bool pin = true;                               // each to a CPU, if there are enough
   int numa_node = kAnyNode;                      // threads and memory on this one; kAnyNode: on all that the mask has

@@ -31,8 +31,7 @@ SessionHost::~SessionHost() = default;
 std::string SessionHost::BusyReason(const SessionOpen& open) const {
   std::string reason = "this R-worker is serving " + who_ + " since " + Seconds(clock_.NowNs() - began_ns_) +
                        " and takes one S-worker at a time";
-  const AttentionShape shape{static_cast<int32_t>(open.num_layers), static_cast<int32_t>(open.num_heads),
-                             static_cast<int32_t>(open.num_kv_heads), static_cast<int32_t>(open.head_dim)};
+  const AttentionShape shape = ShapeOf(open);
   if (!(shape == plan_.shape)) {
     reason += ", with another model: " + Describe(plan_.shape) + "; asked for: " + Describe(shape);
   }
@@ -44,7 +43,7 @@ void SessionHost::Open(PendingConnection& connection) {
   if (stage_ != Stage::kIdle) {
     refusal = Unavailable(BusyReason(connection.open()));
   } else {
-    Result<SessionPlan> plan = PlanSession(connection.open(), options_.max_buffer_memory);
+    Result<SessionPlan> plan = PlanSession(connection.open(), options_.max_buffer_memory, options_.model_shape);
     refusal = plan.ok() ? CheckTransport(plan->transport) : plan.status();
     if (refusal.ok()) return Begin(connection, *std::move(plan));
   }

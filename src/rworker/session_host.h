@@ -31,6 +31,7 @@ class SessionHost {
     TransportSettings transport;
     Session::Environment environment;
     int64_t max_buffer_memory = 0;
+    std::optional<AttentionShape> model_shape;  // the only one that is served; none: any
     int64_t kv_memory = 0;
     std::string hostname;
     std::string kernel;

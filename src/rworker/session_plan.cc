@@ -1,6 +1,7 @@
 #include "rworker/session_plan.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace fastdecode::rworker {
 namespace {
@@ -18,20 +19,16 @@ Status CheckRange(const char* what, uint64_t value, uint64_t low, uint64_t high)
                          " to " + std::to_string(high));
 }
 
-Status CheckShape(const SessionOpen& open) {
+Status CheckModel(const SessionOpen& open, const AttentionShape& shape, const std::optional<AttentionShape>& only) {
+  // As sent, before they become signed numbers.
   FD_RETURN_IF_ERROR(CheckRange("num_layers", open.num_layers, 1, kMaxLayers));
   FD_RETURN_IF_ERROR(CheckRange("num_heads", open.num_heads, 1, kMaxHeads));
   FD_RETURN_IF_ERROR(CheckRange("num_kv_heads", open.num_kv_heads, 1, open.num_heads));
-  if (open.num_heads % open.num_kv_heads != 0) {
-    return InvalidArgument("num_heads " + std::to_string(open.num_heads) + " is no multiple of num_kv_heads " +
-                           std::to_string(open.num_kv_heads));
-  }
-  if (open.head_dim == 0 || open.head_dim % 8 != 0 || open.head_dim > kMaxHeadDim) {
-    return {StatusCode::kUnimplemented, "head_dim " + std::to_string(open.head_dim) +
-                                            " is not in this build: expected a multiple of 8 up to " +
-                                            std::to_string(kMaxHeadDim)};
-  }
-  return OkStatus();
+  FD_RETURN_IF_ERROR(CheckRange("head_dim", open.head_dim, 0, std::numeric_limits<int32_t>::max()));
+  FD_RETURN_IF_ERROR(CheckShape(shape));
+  if (!only || *only == shape) return OkStatus();
+  return InvalidArgument("another model's shape: " + Describe(shape) + "; this R-worker serves only " +
+                         Describe(*only) + " (--model_shape)");
 }
 
 Status CheckKvCode(uint8_t code, const char* side) {
@@ -84,15 +81,15 @@ Status CheckMemory(const char* what, uint64_t bytes, int64_t limit) {
 
 }  // namespace
 
-Result<SessionPlan> PlanSession(const SessionOpen& open, int64_t max_buffer_memory) {
-  FD_RETURN_IF_ERROR(CheckShape(open));
+Result<SessionPlan> PlanSession(const SessionOpen& open, int64_t max_buffer_memory,
+                                const std::optional<AttentionShape>& only) {
+  SessionPlan plan;
+  plan.shape = ShapeOf(open);
+  FD_RETURN_IF_ERROR(CheckModel(open, plan.shape, only));
   FD_RETURN_IF_ERROR(CheckLimits(open));
   FD_RETURN_IF_ERROR(CheckLane("decode", open.lanes[0]));
   FD_RETURN_IF_ERROR(CheckLane("bulk", open.lanes[1]));
 
-  SessionPlan plan;
-  plan.shape = {static_cast<int32_t>(open.num_layers), static_cast<int32_t>(open.num_heads),
-                static_cast<int32_t>(open.num_kv_heads), static_cast<int32_t>(open.head_dim)};
   plan.limits = {static_cast<int32_t>(open.block_tokens), static_cast<int32_t>(open.max_context),
                  static_cast<int32_t>(open.max_sequences), static_cast<int32_t>(open.max_rows),
                  static_cast<int32_t>(open.mini_batches)};
@@ -125,9 +122,9 @@ int64_t KvTokenBytes(const SessionPlan& plan) {
   return layout.block_bytes() / layout.block_tokens * plan.shape.num_layers;
 }
 
-std::string Describe(const AttentionShape& shape) {
-  return std::to_string(shape.num_layers) + " layers, " + std::to_string(shape.num_heads) + " heads, " +
-         std::to_string(shape.num_kv_heads) + " KV heads, head_dim " + std::to_string(shape.head_dim);
+AttentionShape ShapeOf(const SessionOpen& open) {
+  return {static_cast<int32_t>(open.num_layers), static_cast<int32_t>(open.num_heads),
+          static_cast<int32_t>(open.num_kv_heads), static_cast<int32_t>(open.head_dim)};
 }
 
 }  // namespace fastdecode::rworker

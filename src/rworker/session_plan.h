@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "common/base/model_shape.h"
@@ -26,13 +27,14 @@ struct SessionPlan {
 };
 
 // kInvalidArgument: out of bounds or contradictory. kUnimplemented: not in this build.
-// kResourceExhausted: buffers above max_buffer_memory.
-Result<SessionPlan> PlanSession(const SessionOpen& open, int64_t max_buffer_memory);
+// kResourceExhausted: buffers above max_buffer_memory. `only`: refuses every other shape.
+Result<SessionPlan> PlanSession(const SessionOpen& open, int64_t max_buffer_memory,
+                                const std::optional<AttentionShape>& only = std::nullopt);
 
 // Bytes of a cached token, all layers.
 int64_t KvTokenBytes(const SessionPlan& plan);
 
-// "2 layers, 32 heads, 32 KV heads, head_dim 128".
-std::string Describe(const AttentionShape& shape);
+// As asked for, unchecked.
+AttentionShape ShapeOf(const SessionOpen& open);
 
 }  // namespace fastdecode::rworker

@@ -18,6 +18,7 @@
 #include "common/config/config.h"
 #include "common/config/secret.h"
 #include "common/flags/parse_flags.h"
+#include "common/traces/chrome_trace.h"
 #include "sworker/attention/remote_attention.h"
 #include "sworker/device/device_runtime.h"
 #include "sworker/device/torch_setup.h"
@@ -30,6 +31,8 @@
 
 DEFINE_string(config, "", "the deployment's JSON file (docs/config.md)");
 DEFINE_bool(check_config, false, "print the effective config, every default filled in, and exit");
+
+DEFINE_string(trace_out, "", "write a timeline that opens in Perfetto (ui.perfetto.dev)");
 
 namespace fastdecode {
 namespace {
@@ -178,7 +181,18 @@ int Serve(const Config& config, StopSignals* signals) {
     return Fail(memory ? kExitWorker : kExitUsage, model.status().message());
   }
 
+  const auto plan = PlanWatch::Make(config);
+  if (!plan.ok()) return Fail(kExitUsage, plan.status().message());
   Timeline timeline(config.pipeline.mini_batches);
+  std::unique_ptr<TimelineTrace> trace;
+  if (!FLAGS_trace_out.empty()) {
+    auto file = ChromeTrace::Create(FLAGS_trace_out);
+    if (!file.ok()) return Fail(kExitUsage, file.status().message());
+    trace = std::make_unique<TimelineTrace>(std::move(*file), config.pipeline.mini_batches,
+                                            static_cast<int>(config.rworkers.hosts.size()));
+    timeline.TraceTo(trace.get());
+  }
+  if (*plan) timeline.Observe([&](const FinishedPass& pass) { (*plan)->PassDone(pass, timeline); });
   const SessionOptions session = MakeSessionOptions(config);
   RemoteAttention attention(session, static_cast<int>(config.rworkers.hosts.size()));
   ServingCore core(config, timeline);
@@ -200,12 +214,18 @@ int Serve(const Config& config, StopSignals* signals) {
   };
   outputs.fatal = [signals](const Status&) { signals->Fail(); };
   outputs.rworker_stats = [&] { return RWorkerStatsJson(config, **pool); };
+  outputs.plan = plan->get();
   core.Start(engine, outputs);
   engine.Start();
   const int code = ServeApi(config, *secret, **pool, core, &publish_to, signals);
   core.Shutdown();
   pool->reset();
   engine.Stop();
+  if (trace != nullptr) {
+    if (const Status status = trace->Close(); !status.ok()) LOG(ERROR) << status.message();
+    if (trace->dropped() > 0)
+      LOG(WARNING) << FLAGS_trace_out << " is full: it lacks the last " << trace->dropped() << " events";
+  }
   return signals->failed() ? kExitWorker : code;
 }
 
@@ -222,6 +242,7 @@ int Main() {
                                 ": has rworkers.count, whose ports only the launch script knows: start it with "
                                 "scripts/launch/fastdecode-cluster up " +
                                 FLAGS_config + ", or name rworkers.hosts");
+  if (const Status planned = ApplyPlan(&*config); !planned.ok()) return Fail(kExitUsage, planned.message());
   StopSignals signals;
   InitTorch();
   return Serve(*config, &signals);
@@ -236,7 +257,7 @@ int main(int argc, char** argv) {
       .name = "fastdecode-sworker",
       .usage =
           "the S-worker: weights, scheduler, engine and API of one deployment\n"
-          "  fastdecode-sworker --config F [--check-config]\n"
+          "  fastdecode-sworker --config F [--check-config] [--trace-out F]\n"
           "Serves until SIGTERM. Exit status: 0 done; 2 usage, config or a damaged model; 3 a worker could not "
           "start or was lost and nothing could go on."};
   if (auto exit = fastdecode::ParseFlags(text, &argc, &argv)) return *exit;

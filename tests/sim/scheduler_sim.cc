@@ -1,11 +1,10 @@
 #include "scheduler_sim.h"
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
-#include <sstream>
 
 #include "common/base/logging.h"
+#include "common/traces/request_trace.h"
 
 namespace fastdecode {
 
@@ -203,6 +202,8 @@ void SchedulerSim::CheckWorkload() {
     int64_t sum = 0;
     for (const auto& by_rworker : workloads_) sum += by_rworker[r];
     result_.peak_workload = std::max(result_.peak_workload, sum);
+    result_.peak_relative_workload =
+        std::max(result_.peak_relative_workload, static_cast<double>(sum) / options_.speeds[r]);
     if (options_.scheduler.load_control && sum > limits_[r]) {
       Violate("W " + std::to_string(sum) + " of R-worker " + std::to_string(r) + " passes its limit " +
               std::to_string(limits_[r]));
@@ -246,26 +247,15 @@ void SchedulerSim::Violate(const std::string& what) {
   result_.violations.push_back("round " + std::to_string(round_) + ", pass " + std::to_string(pass_) + ": " + what);
 }
 
-std::vector<SimRequest> AzureConversation(const std::string& path, size_t count, int context) {
-  std::ifstream file(path);
-  CHECK(file) << "cannot read " << path;
+std::vector<SimRequest> TraceRequests(const std::string& path, size_t count, int context) {
+  const auto entries = ReadTrace(path);
+  CHECK(entries.ok()) << entries.status().message();
+  CHECK_GE(entries->size(), count) << path << " is too short";
   std::vector<SimRequest> requests;
-  std::string line;
-  std::getline(file, line);  // TIMESTAMP,ContextTokens,GeneratedTokens
-  while (requests.size() < count && std::getline(file, line)) {
-    std::istringstream fields(line);
-    std::string timestamp;
-    int prompt = 0;
-    int output = 0;
-    char comma = 0;
-    std::getline(fields, timestamp, ',');
-    fields >> prompt >> comma >> output;
-    CHECK(!fields.fail()) << path << ": " << line;
-    prompt = std::clamp(prompt, 1, context / 2);
-    output = std::clamp(output, 1, context - prompt);
-    requests.push_back({.prompt = prompt, .max_tokens = output, .tokens = output});
+  for (size_t i = 0; i < count; ++i) {
+    const Lengths lengths = ClipToContext((*entries)[i], context);
+    requests.push_back({.prompt = lengths.prompt, .max_tokens = lengths.output, .tokens = lengths.output});
   }
-  CHECK_EQ(requests.size(), count) << path << " is too short";
   return requests;
 }
 

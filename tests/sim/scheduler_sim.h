@@ -56,9 +56,10 @@ struct SimResult {
   int64_t decoded_tokens = 0;
   double time = 0;
   double max_pass_time = 0;
-  int64_t peak_workload = 0;  // of one R-worker, summed over a round
-  double mean_workload = 0;   // the same, mean over rounds and R-workers
-  double mean_rows = 0;       // decoding, over a round
+  int64_t peak_workload = 0;          // of one R-worker, summed over a round
+  double peak_relative_workload = 0;  // the same, divided by its R-worker's speed
+  double mean_workload = 0;           // peak_workload's sum, mean over rounds and R-workers
+  double mean_rows = 0;               // decoding, over a round
   int64_t max_in_flight = 0;
   int64_t longest_wait_rounds = 0;         // from arrival to the first decode step
   std::vector<int64_t> workload_by_round;  // of R-worker 0
@@ -113,8 +114,8 @@ class SchedulerSim {
   SimResult result_;
 };
 
-// Lengths of the Azure conversation trace (bench/traces), as served with this context:
-// prompt = min(p, context / 2), output = min(o, context - prompt). All arrive in round 0.
-std::vector<SimRequest> AzureConversation(const std::string& path, size_t count, int context);
+// The first `count` lengths of a trace (bench/traces), as served with this context:
+// ClipToContext. All arrive in round 0.
+std::vector<SimRequest> TraceRequests(const std::string& path, size_t count, int context);
 
 }  // namespace fastdecode

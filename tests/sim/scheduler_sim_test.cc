@@ -122,7 +122,7 @@ TEST(SchedulerSimTest, AzureConversation) {
       SimOptions options;
       options.scheduler = {.mini_batches = mini_batches, .max_batch = 64, .max_context = 512, .num_rworkers = 3};
       options.kv_blocks = {300, 300, 400};
-      auto requests = AzureConversation(FASTDECODE_AZURE_TRACE, 512, options.scheduler.max_context);
+      auto requests = TraceRequests(FASTDECODE_TRACES "azure_conv_2023.csv", 512, options.scheduler.max_context);
       for (size_t i = 0; early_ends && i < requests.size(); ++i) {
         requests[i].tokens = 1 + static_cast<int>((i * 7919) % static_cast<size_t>(requests[i].max_tokens));
       }

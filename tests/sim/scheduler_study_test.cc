@@ -93,7 +93,7 @@ Workload Lengths(const std::string& name, double low, double made) {
 
 Workload Azure(bool early_ends) {
   Workload workload{early_ends ? "Azure, 1/3 of max_tokens" : "Azure", {}};
-  workload.requests = AzureConversation(FASTDECODE_AZURE_TRACE, 2000, kContext);
+  workload.requests = TraceRequests(FASTDECODE_TRACES "azure_conv_2023.csv", 2000, kContext);
   for (SimRequest& request : workload.requests) {
     if (early_ends) request.max_tokens = std::min(kContext - request.prompt, 3 * request.tokens);
   }

@@ -133,9 +133,8 @@ class Cluster:
         Gives the names of those that could not be stopped.
         """
         left = []
-        sworker = [worker for worker in self.state.workers if worker.name == "sworker"]
-        rworkers = [worker for worker in self.state.workers if worker.name != "sworker"]
-        for group in (sworker, rworkers):
+        rworkers = self.state.rworkers()
+        for group in (self.state.workers[len(rworkers):], rworkers):
             with ThreadPoolExecutor() as pool:
                 for worker, outcome in zip(group, pool.map(lambda w: self._stop_one(w, grace), group)):
                     if outcome in ("stopped", "killed"):

@@ -56,6 +56,8 @@ def _prepare(folder, options):
     probes = plan.probe_hosts({ssh: Host(folder.key, ssh, options.ssh_config) for ssh in sorted(names)})
     dealt = plan.deal_cpus(config, probes, say)
     state = plan.make_state(config, dealt, options.programs, folder, options.ssh_config)
+    if options.rworkers_only:
+        state.workers.pop()
     folder.create()
     folder.save_effective(config)
     folder.save(state)  # before the first process, so that `down` finds whatever was started
@@ -67,8 +69,9 @@ def _bring_up(folder, options):
     try:
         with folder.port_lock():
             cluster = _prepare(folder, options)
-            cluster.start(cluster.state.workers[:-1], options.timeout)
-        cluster.start(cluster.state.workers[-1:], options.timeout)
+            cluster.start(cluster.state.rworkers(), options.timeout)
+        if cluster.state.has_sworker():
+            cluster.start(cluster.state.workers[-1:], options.timeout)
     except BaseException:
         if cluster is not None:
             say("taking down what was started")
@@ -100,11 +103,13 @@ def up(options):
         with folder.lock(say):
             _clear_remains(folder)
             cluster = _bring_up(folder, options)
-        rworkers = plan.plural(len(cluster.state.workers) - 1, "R-worker")
+        what = plan.plural(len(cluster.state.rworkers()), "R-worker")
+        if cluster.state.has_sworker():
+            what = f"the S-worker and {what}"
         if options.detach:
-            say(f"up: the S-worker and {rworkers}; \"fastdecode-cluster down {options.config}\" ends them")
+            say(f"up: {what}; \"fastdecode-cluster down {options.config}\" ends them")
             return EXIT_OK
-        say(f"up: the S-worker and {rworkers}; Ctrl-C ends them")
+        say(f"up: {what}; Ctrl-C ends them")
         status = Watch(cluster).run()
     except Interrupted:
         if cluster is None:
@@ -144,7 +149,9 @@ def status(options):
     if options.json:
         workers = [{"name": worker.name, "address": worker.address, "host": worker.ssh,
                     "state": states[worker.name][0], "detail": states[worker.name][1]} for worker in state.workers]
-        say(json.dumps({"up": is_up, "sworker": state.worker("sworker").address, "secret_file": state.secret_file,
+        sworker = state.worker("sworker").address if state.has_sworker() else None
+        say(json.dumps({"up": is_up, "sworker": sworker, "sworker_cpus": state.sworker_cpus,
+                        "secret_file": state.secret_file, "effective_config": str(folder.effective_config),
                         "workers": workers}, indent=1))
         return EXIT_OK if is_up else EXIT_WORKER
     for worker in state.workers:

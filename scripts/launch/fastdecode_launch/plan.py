@@ -13,6 +13,7 @@ from .run_folder import State, Worker
 
 FIRST_PORT = 7200  # below the range that the kernel deals to outgoing connections
 LAST_PORT = 8199
+VERBS_DEFAULTS = {"device": "auto", "port": 1, "gid_index": "auto"}
 
 
 def read_effective(sworker, config):
@@ -128,9 +129,12 @@ def pinned(cpu_list):
 def rworker(index, host, config, programs, cpu_list):
     folder = host.get("bin") or programs
     argv = [f"{folder}/fastdecode-rworker", "--listen", host["listen"], "--kv_memory", host["kv_memory"],
-            "--threads", str(host["threads"]), "--transport", config["transport"]["kind"]]
+            "--threads", str(host["threads"]), "--transport", config["transport"]["kind"],
+            "--model_shape", config["model"]["shape"]]
     if config["transport"]["spin_us"] != "auto":
         argv += ["--spin_us", str(config["transport"]["spin_us"])]
+    verbs = config["transport"]["verbs"]
+    argv += [f"--verbs_{key}={verbs[key]}" for key in ("device", "port", "gid_index") if verbs[key] != VERBS_DEFAULTS[key]]
     if cpu_list == "-":
         argv.append("--pin=false")  # alone it would not know of the other processes of its host
     ssh = host.get("ssh", "")
@@ -150,4 +154,4 @@ def make_state(config, dealt, programs, folder, ssh_config):
     about = f"{model}{weights} on {sworker['device']}, {plural(sworker['threads'], 'thread')}{pinned(dealt[None])}"
     argv = [f"{programs}/fastdecode-sworker", "--config", str(folder.effective_config)]
     workers.append(Worker("sworker", "", sworker["listen"], argv, dealt[None], about))
-    return State(folder.config, ssh_config, config["transport"]["secret_file"], workers)
+    return State(folder.config, ssh_config, config["transport"]["secret_file"], workers, dealt[None])

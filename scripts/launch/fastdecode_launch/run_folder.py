@@ -35,7 +35,14 @@ class State:
     config: str
     ssh_config: str
     secret_file: str
-    workers: list  # R-workers in the config's order, the S-worker last
+    workers: list  # R-workers in the config's order, the S-worker, if it is this script's, last
+    sworker_cpus: str = "-"  # that are the S-worker's; "-": nothing is pinned
+
+    def has_sworker(self):
+        return self.workers[-1].name == "sworker"
+
+    def rworkers(self):
+        return [worker for worker in self.workers if worker.name != "sworker"]
 
     def worker(self, name):
         for worker in self.workers:

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+
+#include "common/base/status.h"
 
 namespace fastdecode {
 
@@ -20,5 +23,18 @@ struct AttentionShape {
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kMaxHeads = 1024;
 inline constexpr int kMaxLayers = 1024;
+
+// kInvalidArgument: a number out of bounds, or query heads that are no multiple of the KV
+// heads. kUnimplemented: a head_dim that the kernels do not have.
+Status CheckShape(const AttentionShape& shape);
+
+// "2 layers, 32 heads, 32 KV heads, head_dim 128".
+std::string Describe(const AttentionShape& shape);
+
+// The short form that flags and configs use: layers x query heads x KV heads x head_dim,
+// as in "2x32x32x128".
+std::string FormatShape(const AttentionShape& shape);
+// kInvalidArgument: not of that form, or a shape that CheckShape refuses.
+Result<AttentionShape> ParseShape(const std::string& text);
 
 }  // namespace fastdecode

@@ -41,7 +41,7 @@ DType DTypeOf(const std::string& name) {
 Status ReadModel(const json& object, const fs::path& folder, Config& config) {
   ModelOptions& model = config.model;
   ObjectReader reader(object, "model");
-  std::string dtype = "auto", weights = "checkpoint";
+  std::string dtype = "auto", weights = "checkpoint", shape = "auto";
   reader.Text("path", &model.path);
   reader.Require("path");
   reader.Choice("dtype", {"auto", "f32", "f16", "bf16"}, {"int8", "int4", "fp8"}, &dtype);
@@ -49,6 +49,7 @@ Status ReadModel(const json& object, const fs::path& folder, Config& config) {
   reader.AutoOrInteger("layers", 1, kMaxLayers, &model.layers);
   reader.Unsigned("seed", &model.seed);
   reader.AutoOrInteger("max_context", 1, int64_t{1} << 24, &model.max_context);
+  reader.Text("shape", &shape);
   FD_RETURN_IF_ERROR(reader.Finish());
 
   model.path = Absolute(folder, model.path);
@@ -70,6 +71,10 @@ Status ReadModel(const json& object, const fs::path& folder, Config& config) {
   if (model.max_context == 0) model.max_context = static_cast<int>(model_context);
   config.model_config.attention.num_layers = model.layers;
   config.max_context = model.max_context;
+  model.shape = config.model_config.attention;
+  if (shape != "auto" && shape != FormatShape(model.shape)) {
+    reader.Expected("shape", "\"auto\" or that of the layers in use, \"" + FormatShape(model.shape) + "\"");
+  }
   return reader.status();
 }
 
@@ -215,10 +220,21 @@ Status ReadLoadControl(const json& object, LoadControlOptions& load_control) {
   return reader.Finish();
 }
 
+Status ReadVerbs(const json& object, VerbsOptions& verbs) {
+  ObjectReader reader(object, "transport.verbs");
+  reader.Text("device", &verbs.device);
+  reader.Integer("port", 1, 255, &verbs.port);
+  const json* gid_index = reader.Find("gid_index");
+  if (gid_index != nullptr && *gid_index != "auto") reader.Integer("gid_index", 0, 255, &verbs.gid_index);
+  reader.Integer("service_level", 0, 15, &verbs.service_level);
+  reader.Integer("traffic_class", 0, 255, &verbs.traffic_class);
+  return reader.Finish();
+}
+
 Status ReadTransport(const json& object, const fs::path& folder, TransportOptions& transport) {
   ObjectReader reader(object, "transport");
   std::string automatic;
-  reader.Choice("kind", {"auto", "tcp", "shm"}, {"verbs"}, &transport.kind);
+  reader.Choice("kind", {"auto", "tcp", "shm", "verbs"}, {}, &transport.kind);
   reader.Text("secret_file", &transport.secret_file);
   reader.Integer("heartbeat_ms", 10, 60000, &transport.heartbeat_ms);
   reader.Integer("peer_timeout_ms", 20, 600000, &transport.peer_timeout_ms);
@@ -233,6 +249,14 @@ Status ReadTransport(const json& object, const fs::path& folder, TransportOption
                     std::to_string(2 * transport.heartbeat_ms) + ", or one late heartbeat would end a healthy peer");
   }
   transport.secret_file = Absolute(folder, transport.secret_file);
+  if (const json* verbs = reader.Find("verbs")) reader.Adopt(ReadVerbs(*verbs, transport.verbs));
+  return reader.Finish();
+}
+
+Status ReadPlan(const json& object, const fs::path& folder, PlanOptions& plan) {
+  ObjectReader reader(object, "plan");
+  reader.Text("profile", &plan.profile);
+  if (!plan.profile.empty()) plan.profile = Absolute(folder, plan.profile);
   return reader.Finish();
 }
 
@@ -290,6 +314,7 @@ Status ReadAll(const json& document, const fs::path& folder, Config& config) {
   const json& pipeline = Section(root, "pipeline");
   const json& load_control = Section(root, "load_control");
   const json& transport = Section(root, "transport");
+  const json& plan = Section(root, "plan");
   FD_RETURN_IF_ERROR(root.Finish());
   FD_RETURN_IF_ERROR(ReadModel(model, folder, config));
   FD_RETURN_IF_ERROR(ReadSWorker(sworker, config.sworker));
@@ -297,6 +322,7 @@ Status ReadAll(const json& document, const fs::path& folder, Config& config) {
   FD_RETURN_IF_ERROR(ReadPipeline(pipeline, config.pipeline));
   FD_RETURN_IF_ERROR(ReadLoadControl(load_control, config.load_control));
   FD_RETURN_IF_ERROR(ReadTransport(transport, folder, config.transport));
+  FD_RETURN_IF_ERROR(ReadPlan(plan, folder, config.plan));
   return CheckTogether(config);
 }
 

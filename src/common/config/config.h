@@ -18,9 +18,10 @@ struct ModelOptions {
   std::string path;  // the model's folder, absolute after parsing
   DType dtype = DType::kAuto;
   WeightSource weights = WeightSource::kCheckpoint;
-  int layers = 0;       // after parsing the number in use; "auto": all that config.json names
-  uint64_t seed = 0;    // of random weights
-  int max_context = 0;  // after parsing the tokens in use; "auto": the model's; never above it
+  int layers = 0;        // after parsing the number in use; "auto": all that config.json names
+  uint64_t seed = 0;     // of random weights
+  int max_context = 0;   // after parsing the tokens in use; "auto": the model's; never above it
+  AttentionShape shape;  // after parsing that of the layers in use; a config that names another is refused
   friend bool operator==(const ModelOptions&, const ModelOptions&) = default;
 };
 
@@ -83,13 +84,29 @@ struct LoadControlOptions {
   friend bool operator==(const LoadControlOptions&, const LoadControlOptions&) = default;
 };
 
+// RDMA: which device the S-worker uses and how its packets are marked.
+struct VerbsOptions {
+  std::string device = "auto";  // the first with an active port
+  int port = 1;                 // of the device
+  int gid_index = -1;           // -1: auto, by type
+  int service_level = 0;        // InfiniBand's, or the priority of RoCE; both ends use the S-worker's
+  int traffic_class = 0;        // of RoCE and of InfiniBand across subnets; both ends use the S-worker's
+  friend bool operator==(const VerbsOptions&, const VerbsOptions&) = default;
+};
+
 struct TransportOptions {
   std::string kind = "auto";                   // auto, or the one to use
   std::string secret_file = "cluster.secret";  // absolute after parsing
   int heartbeat_ms = 500;
   int peer_timeout_ms = 3000;
   int spin_us = -1;  // polled before sleeping, where that can be chosen; -1: auto
+  VerbsOptions verbs;
   friend bool operator==(const TransportOptions&, const TransportOptions&) = default;
+};
+
+struct PlanOptions {
+  std::string profile;  // absolute path of fastdecode-plan's profile; empty: none
+  friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 
 struct Config {
@@ -100,6 +117,7 @@ struct Config {
   PipelineOptions pipeline;
   LoadControlOptions load_control;
   TransportOptions transport;
+  PlanOptions plan;
   // Derived: the model's config.json with `layers` and `max_context` applied.
   ModelConfig model_config;
   int max_context = 0;  // tokens of one sequence, prompt and output; equals model.max_context

@@ -58,14 +58,16 @@ std::string DTypeName(DType dtype) {
 }
 
 std::string ConfigToJson(const Config& config) {
-  const Json document = {
+  const VerbsOptions& verbs = config.transport.verbs;
+  Json document = {
       {"model",
        {{"path", config.model.path},
         {"dtype", DTypeName(config.model.dtype)},
         {"weights", config.model.weights == WeightSource::kRandom ? "random" : "checkpoint"},
         {"layers", config.model.layers},
         {"seed", config.model.seed},
-        {"max_context", config.model.max_context}}},
+        {"max_context", config.model.max_context},
+        {"shape", FormatShape(config.model.shape)}}},
       {"sworker",
        {{"device", config.sworker.device},
         {"threads", AutoOr(config.sworker.threads)},
@@ -85,8 +87,15 @@ std::string ConfigToJson(const Config& config) {
         {"secret_file", config.transport.secret_file},
         {"heartbeat_ms", config.transport.heartbeat_ms},
         {"peer_timeout_ms", config.transport.peer_timeout_ms},
-        {"spin_us", config.transport.spin_us < 0 ? Json("auto") : Json(config.transport.spin_us)}}},
+        {"spin_us", config.transport.spin_us < 0 ? Json("auto") : Json(config.transport.spin_us)},
+        {"verbs",
+         {{"device", verbs.device},
+          {"port", verbs.port},
+          {"gid_index", verbs.gid_index < 0 ? Json("auto") : Json(verbs.gid_index)},
+          {"service_level", verbs.service_level},
+          {"traffic_class", verbs.traffic_class}}}}},
   };
+  if (!config.plan.profile.empty()) document["plan"] = {{"profile", config.plan.profile}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

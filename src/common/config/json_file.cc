@@ -57,7 +57,7 @@ Result<std::string> ReadFile(const std::string& path) {
     return InvalidArgument(path + ": cannot be read: " + std::strerror(errno));
   }
   if (!S_ISREG(info.st_mode)) return InvalidArgument(path + ": expected a JSON file, found something else");
-  if (info.st_size > kMaxFileBytes) return InvalidArgument(path + ": larger than 1 MiB, so it is no config");
+  if (info.st_size > kMaxFileBytes) return InvalidArgument(path + ": larger than 1 MiB, so it is none of ours");
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -67,16 +67,16 @@ Result<std::string> ReadFile(const std::string& path) {
 
 }  // namespace
 
-Result<json> ReadJsonFile(const std::string& path) {
-  FD_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+Result<json> ParseJsonText(const std::string& text, const std::string& path) {
   const char* furthest = text.data();
   std::vector<std::set<std::string>> keys;  // of each object that is open
-  std::string fault;
+  std::string fault, last_key;
   // At a key the parser has read up to the key's closing quote, not further.
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
     const size_t offset = static_cast<size_t>(furthest - text.data());
+    if (event == json::parse_event_t::key) last_key = parsed.get<std::string>();
     if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second && fault.empty()) {
       fault = LineAndColumn(text, offset) + ": key " + parsed.dump() + " is given twice";
     }
@@ -90,10 +90,16 @@ Result<json> ReadJsonFile(const std::string& path) {
   } catch (const json::exception& error) {
     std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 2, column 5: ..."
     if (const size_t bracket = what.find("] "); bracket != std::string::npos) what = what.substr(bracket + 2);
+    if (!last_key.empty()) what += " (the last key before it: \"" + last_key + "\")";
     return InvalidArgument(path + ": " + what);
   }
   if (!fault.empty()) return InvalidArgument(path + ": " + fault);
   return value;
+}
+
+Result<json> ReadJsonFile(const std::string& path) {
+  FD_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return ParseJsonText(text, path);
 }
 
 }  // namespace fastdecode

@@ -1,4 +1,4 @@
-// Reads a JSON file that comes from a user's hands. Internal to common/config.
+// Reads JSON that comes from a user's hands: configs, profiles.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,5 +11,8 @@ namespace fastdecode {
 // Reads and parses a file of at most 1 MiB. Broken JSON, a key given twice and
 // anything after the value are errors with line and column. kNotFound: no such file.
 Result<nlohmann::json> ReadJsonFile(const std::string& path);
+
+// The same of text; `name` begins each message.
+Result<nlohmann::json> ParseJsonText(const std::string& text, const std::string& name);
 
 }  // namespace fastdecode

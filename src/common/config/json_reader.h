@@ -1,5 +1,5 @@
 // Reads the members of a JSON object that comes from a user's hands: bounded, with errors
-// that name the key, what was found and what was expected. Internal to common/config.
+// that name the key, what was found and what was expected: for configs and profiles.
 #pragma once
 
 #include <concepts>

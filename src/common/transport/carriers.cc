@@ -4,6 +4,7 @@
 #include "common/transport/carrier.h"
 #include "common/transport/shm/shm_carrier.h"
 #include "common/transport/tcp/tcp_carrier.h"
+#include "common/transport/verbs/verbs_carrier.h"
 
 namespace fastdecode {
 
@@ -14,6 +15,7 @@ std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes) {
 }
 
 Carriers::Carriers(const TransportSettings& settings) : settings_(settings) {
+  carriers_.push_back(MakeVerbsCarrier(settings));
   carriers_.push_back(MakeShmCarrier(settings));
   carriers_.push_back(MakeTcpCarrier());
 }

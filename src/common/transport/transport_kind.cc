@@ -27,6 +27,7 @@ Result<TransportKind> ParseTransportKind(std::string_view name) {
 TransportSettings MakeTransportSettings(const TransportOptions& options) {
   TransportSettings settings;
   settings.kind = ParseTransportKind(options.kind).value();  // the config knows no other names
+  settings.verbs = options.verbs;
   settings.spin_us = options.spin_us;
   return settings;
 }

@@ -26,6 +26,7 @@ Result<TransportKind> ParseTransportKind(std::string_view name);
 // What a config or a command line says about transports; each carrier reads its part.
 struct TransportSettings {
   TransportKind kind = TransportKind::kAuto;
+  VerbsOptions verbs;
   // How long the owner of an endpoint polls before it sleeps, in microseconds: shm and
   // verbs. Saves the system calls of sleeping and waking, costs a CPU meanwhile.
   int spin_us = 0;  // kAutoSpin is to be resolved before carriers are made (spin.h)

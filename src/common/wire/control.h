@@ -196,9 +196,9 @@ struct TransportReady {
   static constexpr FrameType kType = FrameType::kTransportReady;
   uint16_t kind = 0;
   uint16_t reserved = 0;
-  char why[252] = {};  // why this kind, for R's log
+  char why[508] = {};  // why this kind, for R's log
 };
-static_assert(sizeof(TransportReady) == 256);
+static_assert(sizeof(TransportReady) == 512);
 
 inline constexpr size_t kMaxFramePayload = 1024;
 

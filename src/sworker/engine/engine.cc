@@ -133,17 +133,17 @@ bool Engine::RunCompletions() {
     switch (end.id.owner) {
       case StageId::Owner::kPass: {
         DecodePass& pass = *passes_[index];
-        timeline_.StageDone(Timeline::Work::kDecode, end.times, pass.unblocked());
+        timeline_.StageDone(end.id.index, end.times, pass.unblocked());
         pass.StageDone();
         if (pass.state() == DecodePass::State::kDone) FinishPass(end.id.index);
         break;
       }
       case StageId::Owner::kPrefill:
-        timeline_.StageDone(Timeline::Work::kPrefill, end.times, nullptr);
+        timeline_.StageDone(Timeline::kPrefill, end.times, nullptr);
         prefill_->ComputeDone();
         break;
       case StageId::Owner::kPush:
-        timeline_.StageDone(Timeline::Work::kPrefill, end.times, nullptr);
+        timeline_.StageDone(Timeline::kPrefill, end.times, nullptr);
         prefill_->PushDone(end.id.index);
         break;
     }
@@ -186,6 +186,7 @@ void Engine::Handle(AttentionEvent& event) {
       listener_.OnFreed(event.sequence);
       break;
     case AttentionEvent::Kind::kLost:
+      timeline_.RWorkerLost(event.rworker);
       if (prefill_ != nullptr) prefill_->Lost(event.rworker);
       std::erase_if(sequences_, [&](const auto& entry) { return entry.second.rworker == event.rworker; });
       listener_.OnRWorkerLost(event.rworker, event.reason);

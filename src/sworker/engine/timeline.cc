@@ -20,8 +20,32 @@ int Bucket(int64_t ns, int buckets) {
 Timeline::Timeline(int mini_batches)
     : reset_ns_(NowNs()), last_end_ns_(reset_ns_), mini_batch_passes_(static_cast<size_t>(mini_batches), 0) {}
 
-void Timeline::StageDone(Work work, const StageTimes& times, const AttendedInfo* unblocked) {
+void Timeline::TraceTo(TimelineTrace* trace) {
   std::lock_guard lock(mutex_);
+  trace_ = trace;
+  trace_origin_ns_ = NowNs();
+}
+
+void Timeline::Trace(int mini_batch, const StageTimes& times, const AttendedInfo* unblocked) {
+  const int64_t zero = trace_origin_ns_;
+  trace_->Stage(mini_batch, times.begin_ns - zero, times.copied_in_ns - zero, times.computed_ns - zero,
+                times.end_ns - zero);
+  if (unblocked == nullptr) return;
+  // When its rows came to the R-worker only that one's clock knows: half of the wire's time before.
+  const int64_t queue = std::max<int64_t>(0, unblocked->queue_ns);
+  const int64_t wire = unblocked->arrived_ns - unblocked->posted_ns - unblocked->compute_ns - queue;
+  const int64_t begin = unblocked->posted_ns + std::max<int64_t>(0, wire / 2) + queue - zero;
+  trace_->RPart(-1, mini_batch, begin, begin + unblocked->compute_ns);
+}
+
+void Timeline::RWorkerLost(int rworker) {
+  std::lock_guard lock(mutex_);
+  if (trace_ != nullptr) trace_->RWorkerLost(rworker, NowNs() - trace_origin_ns_);
+}
+
+void Timeline::StageDone(int mini_batch, const StageTimes& times, const AttendedInfo* unblocked) {
+  std::lock_guard lock(mutex_);
+  if (trace_ != nullptr) Trace(mini_batch, times, unblocked);
   int64_t gap = std::max<int64_t>(0, times.begin_ns - last_end_ns_);
   const int64_t idle = std::min(gap, idle_in_gap_ns_);
   sums_.idle_ns += idle;
@@ -40,7 +64,11 @@ void Timeline::StageDone(Work work, const StageTimes& times, const AttendedInfo*
   const int64_t end = std::max(times.end_ns, computed);
   sums_.copy_ns += (copied - begin) + (end - computed);
   sums_.s_part_ns += computed - copied;
-  if (work == Work::kDecode) sums_.s_busy_ns += end - begin;
+  if (mini_batch != kPrefill) {
+    sums_.s_busy_ns += end - begin;
+  } else {
+    last_prefill_end_ns_ = end;
+  }
   last_end_ns_ = end;
 }
 
@@ -56,7 +84,7 @@ void Timeline::SetIdle(bool idle, int64_t now_ns) {
 }
 
 void Timeline::PassDone(int mini_batch, int64_t begin_ns, int64_t end_ns, int rows, std::span<const int64_t> workload) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   ++sums_.passes;
   sums_.steps = std::max(sums_.steps, ++mini_batch_passes_[static_cast<size_t>(mini_batch)]);
   sums_.decode_rows += static_cast<uint64_t>(rows);
@@ -69,6 +97,12 @@ void Timeline::PassDone(int mini_batch, int64_t begin_ns, int64_t end_ns, int ro
   const int64_t busiest = workload.empty() ? 0 : *std::max_element(workload.begin(), workload.end());
   sums_.workload_peak = std::max(sums_.workload_peak, busiest);
   workload_sum_ += static_cast<double>(busiest);
+  if (trace_ != nullptr) {
+    trace_->Pass(mini_batch, begin_ns - trace_origin_ns_, end_ns - trace_origin_ns_, rows, busiest);
+  }
+  const bool prefilled = last_prefill_end_ns_ > begin_ns;
+  lock.unlock();
+  if (observer_) observer_({mini_batch, begin_ns, end_ns, rows, busiest, prefilled});
 }
 
 void Timeline::Prefilled(int tokens) {

@@ -11,10 +11,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "common/traces/chrome_trace.h"
 #include "sworker/attention/backend.h"
 
 namespace fastdecode {
@@ -48,18 +51,35 @@ struct TimelineWindow {
   uint64_t f16_overflows = 0;  // sequences with a Q, K or V beyond f16's range, saturated
 };
 
+// One pass, for an observer.
+struct FinishedPass {
+  int mini_batch = 0;
+  int64_t begin_ns = 0, end_ns = 0;
+  int rows = 0;
+  int64_t workload = 0;    // W of the busiest R-worker, over all mini-batches
+  bool prefilled = false;  // a prefill was on the device meanwhile
+};
+
 class Timeline {
  public:
   explicit Timeline(int mini_batches);
+  // Told of every pass on the engine thread. Before the engine starts.
+  void Observe(std::function<void(const FinishedPass&)> observer) { observer_ = std::move(observer); }
 
-  enum class Work { kDecode, kPrefill };
-  // Work on the stream ended. `unblocked` is what it had waited for, null if a plan.
-  void StageDone(Work work, const StageTimes& times, const AttendedInfo* unblocked);
+  // Also writes everything to `trace`, which must outlive it; times in it count from now.
+  // Before the engine starts.
+  void TraceTo(TimelineTrace* trace);
+
+  static constexpr int kPrefill = -1;  // in place of a mini-batch
+  // Work of a mini-batch, or of a prefill, ended on the stream. `unblocked` is what it had
+  // waited for, null if a plan.
+  void StageDone(int mini_batch, const StageTimes& times, const AttendedInfo* unblocked);
   void SetIdle(bool idle, int64_t now_ns);  // nothing in flight and nothing planned
   void PassDone(int mini_batch, int64_t begin_ns, int64_t end_ns, int rows, std::span<const int64_t> workload);
   void Prefilled(int tokens);
   void Totals(uint64_t wire_bytes, std::span<const int64_t> compute_ns);  // since the start
   void F16Overflow();
+  void RWorkerLost(int rworker);
 
   TimelineWindow Window() const;
   void Reset();
@@ -68,11 +88,16 @@ class Timeline {
   // Steps by their length: bucket i holds [1 µs * 1.02^i, 1 µs * 1.02^(i+1)).
   static constexpr int kBuckets = 1024;
   double Percentile(double share) const;
+  void Trace(int mini_batch, const StageTimes& times, const AttendedInfo* unblocked);
 
+  std::function<void(const FinishedPass&)> observer_;  // may be empty
   mutable std::mutex mutex_;
+  TimelineTrace* trace_ = nullptr;
+  int64_t trace_origin_ns_ = 0;
   TimelineWindow sums_;
   int64_t reset_ns_;
   int64_t last_end_ns_;
+  int64_t last_prefill_end_ns_ = 0;
   int64_t idle_since_ns_ = 0;  // 0: not idle
   int64_t idle_in_gap_ns_ = 0;
   std::vector<uint64_t> mini_batch_passes_;

@@ -23,6 +23,7 @@ void Pair::Project(const Sequence& sequence) {
 }
 
 const LoadTracker& Pair::Projection() {
+  if (pending.empty()) return tracker;
   if (projection_stale_) {
     projection_ = tracker;
     for (const Sequence* sequence : pending) Project(*sequence);
@@ -125,6 +126,7 @@ void Books::TakePlace(Sequence& s, int rworker_index, int mini_batch) {
   pair_of(s).AddPending(&s);
   mini_batch_sizes[static_cast<size_t>(mini_batch)] += 1;
   in_flight += 1;
+  last_placed = rworker_index;
 }
 
 void Books::Prefilled(Sequence& s) {

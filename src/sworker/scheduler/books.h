@@ -124,6 +124,7 @@ class Books {
   std::vector<RWorker> rworkers;
   std::vector<int64_t> mini_batch_sizes;  // sequences in flight
   int64_t in_flight = 0;
+  int last_placed = -1;  // the R-worker that took the last sequence
   Demand demand;
 
  private:

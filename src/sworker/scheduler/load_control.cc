@@ -11,6 +11,7 @@ void LoadTracker::Advance(int64_t step) {
   step_ = step;
   auto first = ends_.begin();
   while (first != ends_.end() && first->step < step_) ++first;
+  if (first != ends_.begin()) peak_ = kUnknown;
   ends_.erase(ends_.begin(), first);
 }
 
@@ -25,6 +26,7 @@ void LoadTracker::Add(const LoadEntry& entry) {
   }
   own->count += 1;
   own->offset += offset;
+  peak_ = kUnknown;
   for (auto end = ends_.begin(); end <= own; ++end) end->workload += offset + end->step;
 }
 
@@ -37,6 +39,7 @@ void LoadTracker::Remove(const LoadEntry& entry) {
   for (auto end = ends_.begin(); end <= own; ++end) end->workload -= offset + end->step;
   own->count -= 1;
   own->offset -= offset;
+  peak_ = kUnknown;
   if (own->count == 0) ends_.erase(own);
 }
 
@@ -49,19 +52,21 @@ int64_t LoadTracker::At(int64_t step) const {
 }
 
 int64_t LoadTracker::Peak() const {
-  int64_t peak = 0;
-  for (const End& end : ends_) peak = std::max(peak, end.workload);
-  return peak;
+  if (peak_ != kUnknown) return peak_;
+  peak_ = 0;
+  for (const End& end : ends_) peak_ = std::max(peak_, end.workload);
+  return peak_;
 }
 
-int64_t LoadTracker::PeakWith(int64_t tokens_at_start, int64_t steps) const {
+int64_t LoadTracker::PeakWith(int64_t tokens_at_start, int64_t steps, int64_t enough) const {
   const int64_t own_end = step_ + steps - 1;
-  int64_t peak = At(own_end) + tokens_at_start + steps - 1;
+  int64_t peak = 0;
   for (const End& end : ends_) {
     const int64_t own = end.step <= own_end ? tokens_at_start + end.step - step_ : 0;
     peak = std::max(peak, end.workload + own);
+    if (peak > enough) return peak;
   }
-  return peak;
+  return std::max(peak, At(own_end) + tokens_at_start + steps - 1);
 }
 
 int64_t LoadTracker::EarliestStart(int64_t from, int64_t tokens_at_start, int64_t steps, int64_t limit) const {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace fastdecode {
@@ -22,7 +23,7 @@ struct LoadEntry {
   int64_t tokens_at_start = 0;
 };
 
-// Knows the entries that have joined; each call is O(distinct ends). A plain value: copying
+// Knows the entries that have joined; each call is O(distinct ends), Peak less. A plain value: copying
 // one gives a scratch pad. One thread.
 class LoadTracker {
  public:
@@ -41,13 +42,16 @@ class LoadTracker {
   int64_t At(int64_t step) const;
   // The largest W from step() on; 0 when nothing decodes.
   int64_t Peak() const;
-  // The same if a sequence of `steps` >= 1 decode steps joined at step().
-  int64_t PeakWith(int64_t tokens_at_start, int64_t steps) const;
+  // The same if a sequence of `steps` >= 1 decode steps joined at step(). Where that is above
+  // `enough`, the answer may be anything above it: whoever only asks for less is told sooner.
+  int64_t PeakWith(int64_t tokens_at_start, int64_t steps, int64_t enough = std::numeric_limits<int64_t>::max()) const;
   // The least start >= max(from, step()) at which that sequence keeps every step's W within
   // `limit` while it decodes. Needs tokens_at_start + steps - 1 <= limit.
   int64_t EarliestStart(int64_t from, int64_t tokens_at_start, int64_t steps, int64_t limit) const;
 
  private:
+  static constexpr int64_t kUnknown = -1;
+
   struct End {
     int64_t step = 0;  // last step of `count` sequences
     int64_t count = 0;
@@ -57,6 +61,7 @@ class LoadTracker {
 
   std::vector<End> ends_;  // ascending by step, none before step_
   int64_t step_ = 0;
+  mutable int64_t peak_ = 0;  // kUnknown: to be looked for when asked
 };
 
 }  // namespace fastdecode

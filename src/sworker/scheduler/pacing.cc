@@ -14,6 +14,12 @@ constexpr double kEqualLengths = 0.15;
 // outputs behind long prompts barely change W as they age, and start all at once.
 constexpr double kPeakTolerance = 1.05;
 
+double Speeds(const Books& books) {
+  double sum = 0;
+  for (const RWorker& rworker : books.rworkers) sum += rworker.live ? rworker.speed : 0;
+  return sum;
+}
+
 bool NearlyEqual(const Demand& demand) {
   const double n = static_cast<double>(demand.sequences);
   const double mean = demand.decode_steps / n;
@@ -31,12 +37,13 @@ bool Pacer::Paces(const Books& books) const {
     return false;
   }
   if (!NearlyEqual(demand)) return false;
+  const double speeds = Speeds(books);
   double limit = 0;
   double rate = 0;
   for (const RWorker& rworker : books.rworkers) {
     if (!rworker.live) continue;
     limit += static_cast<double>(rworker.limit);
-    rate += Rate(books, rworker) * books.options.mini_batches;
+    rate += Rate(books, rworker, speeds) * books.options.mini_batches;
   }
   // If `level` sequences start now and those up to `full` follow at the rate, the first ones'
   // end sees full * final - (full - level)^2 / (2 rate) cached tokens: solved for `level`.
@@ -49,12 +56,10 @@ bool Pacer::Paces(const Books& books) const {
   return static_cast<double>(books.in_flight) >= level;
 }
 
-double Pacer::Rate(const Books& books, const RWorker& rworker) const {
+double Pacer::Rate(const Books& books, const RWorker& rworker, double speeds) const {
   const Demand& demand = books.demand;
   if (demand.sequences == 0) return 1;
   const double n = static_cast<double>(demand.sequences);
-  double speeds = 0;
-  for (const RWorker& r : books.rworkers) speeds += r.live ? r.speed : 0;
   const double slots = books.options.max_batch * rworker.speed / speeds;
   // W saws: a pair's peak lies half a sequence above its mean.
   const double limit = static_cast<double>(rworker.limit);
@@ -66,9 +71,10 @@ double Pacer::Rate(const Books& books, const RWorker& rworker) const {
 
 void Pacer::OnRound(Books& books) {
   if (++rounds_ < interval_rounds_) return;
+  const double speeds = Speeds(books);
   for (RWorker& rworker : books.rworkers) {
     if (!rworker.live) continue;
-    const double earned = Rate(books, rworker) * rounds_;
+    const double earned = Rate(books, rworker, speeds) * rounds_;
     for (Pair& pair : rworker.pairs) pair.start_tokens += earned;
   }
   rounds_ = 0;
@@ -82,9 +88,10 @@ void Pacer::Refund(Books& books, const Sequence& s) {
 }
 
 void Pacer::Trim(Books& books) const {
+  const double speeds = Speeds(books);
   for (RWorker& rworker : books.rworkers) {
     if (!rworker.live) continue;
-    const double most = std::max(1.0, Rate(books, rworker) * interval_rounds_);
+    const double most = std::max(1.0, Rate(books, rworker, speeds) * interval_rounds_);
     for (Pair& pair : rworker.pairs) pair.start_tokens = std::min(pair.start_tokens, most);
   }
 }

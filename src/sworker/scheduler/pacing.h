@@ -29,7 +29,8 @@ class Pacer {
   void Trim(Books& books) const;
 
  private:
-  double Rate(const Books& books, const RWorker& rworker) const;  // sequences a round, for each of its pairs
+  // Sequences a round, for each of its pairs; `speeds`: of all R-workers that are there.
+  double Rate(const Books& books, const RWorker& rworker, double speeds) const;
 
   int interval_rounds_;
   int rounds_ = 0;  // since the last grant

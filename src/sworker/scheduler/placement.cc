@@ -45,17 +45,46 @@ int64_t RoundsUntilFree(const Books& books, const RWorker& rworker, const Sequen
   return next->first;
 }
 
-int64_t PeakWith(const LoadTracker& tracker, const Sequence& sequence) {
+int64_t PeakWith(const LoadTracker& tracker, const Sequence& sequence,
+                 int64_t enough = std::numeric_limits<int64_t>::max()) {
   if (sequence.decode_steps == 0) return tracker.Peak();
-  return tracker.PeakWith(sequence.prompt + 1, sequence.decode_steps);
+  return tracker.PeakWith(sequence.prompt + 1, sequence.decode_steps, enough);
+}
+
+// Cached tokens that what is in flight on an R-worker reads now.
+int64_t LoadNow(const RWorker& rworker) {
+  int64_t load = 0;
+  for (const Pair& pair : rworker.pairs) {
+    load += pair.tracker.At(pair.tracker.step());
+    for (const Sequence* s : pair.pending) load += s->prompt + 1;
+  }
+  return load;
+}
+
+// What FindPlace minimises: for the rule in force first the pair's peak; among equals the R-worker's,
+// so that few sequences spread over all; then the pair's size.
+using Key = std::tuple<double, double, size_t>;
+
+Key KeyOf(const Books& books, int index, int64_t peak, int64_t others, size_t size) {
+  const RWorker& rworker = books.rworkers[static_cast<size_t>(index)];
+  const Key lowest{static_cast<double>(peak) / rworker.speed, static_cast<double>(peak + others) / rworker.speed, size};
+  switch (books.options.placement) {
+    case PlacementRule::kLowestPeak:
+      break;
+    case PlacementRule::kLeastLoaded:
+      return {static_cast<double>(LoadNow(rworker)) / rworker.speed, std::get<0>(lowest), size};
+    case PlacementRule::kRoundRobin: {
+      const int rworkers = books.options.num_rworkers;
+      return {(index + rworkers - books.last_placed - 1) % rworkers, static_cast<double>(size), 0};
+    }
+  }
+  return lowest;
 }
 
 }  // namespace
 
 std::optional<Place> FindPlace(Books& books, const Sequence& sequence, bool paced) {
   std::optional<Place> best;
-  // The pair's peak; among equals the R-worker's, so that few sequences spread over all; then the pair's size.
-  using Key = std::tuple<double, double, size_t>;
   Key best_key{std::numeric_limits<double>::infinity(), 0, 0};
   if (books.in_flight >= books.options.max_batch) return best;
   const int64_t blocks = books.Blocks(sequence);
@@ -64,15 +93,23 @@ std::optional<Place> FindPlace(Books& books, const Sequence& sequence, bool pace
     if (!rworker.live || rworker.reserved_blocks + blocks > rworker.total_blocks) continue;
     int64_t peaks = 0;
     for (Pair& pair : rworker.pairs) peaks += std::max(pair.planned_workload, pair.Projection().Peak());
+    // A peak above this is refused, or higher than the best one: no need to know how high.
+    int64_t enough = std::numeric_limits<int64_t>::max();
+    if (books.options.load_control) enough = PairLimit(books, rworker, sequence);
+    if (best && books.options.placement == PlacementRule::kLowestPeak) {
+      enough = std::min(enough, static_cast<int64_t>(std::get<0>(best_key) * rworker.speed) + 1);
+    }
     for (int m = 0; m < books.options.mini_batches; ++m) {
       if (books.mini_batch_sizes[static_cast<size_t>(m)] >= books.mini_batch_capacity()) continue;
       Pair& pair = rworker.pairs[static_cast<size_t>(m)];
       if (paced && pair.start_tokens < 1) continue;
-      const int64_t peak = PeakWith(pair.Projection(), sequence);
-      const int64_t others = peaks - std::max(pair.planned_workload, pair.Projection().Peak());
+      const int64_t peak_without = pair.Projection().Peak();
+      if (peak_without > enough) continue;
+      const int64_t peak = PeakWith(pair.Projection(), sequence, enough);
+      if (peak > enough) continue;
+      const int64_t others = peaks - std::max(pair.planned_workload, peak_without);
       if (Judge(books, rworker, sequence, peak, others) != JoinVerdict::kFits) continue;
-      const Key key{static_cast<double>(peak) / rworker.speed, static_cast<double>(peak + others) / rworker.speed,
-                    pair.active.size() + pair.pending.size()};
+      const Key key = KeyOf(books, r, peak, others, pair.active.size() + pair.pending.size());
       if (key < best_key) {
         best = Place{r, m};
         best_key = key;
@@ -88,7 +125,8 @@ JoinVerdict CheckJoin(const Books& books, const RWorker& rworker, int mini_batch
     if (m != mini_batch) others += rworker.pairs[static_cast<size_t>(m)].CommittedPeak();
   }
   const LoadTracker& tracker = rworker.pairs[static_cast<size_t>(mini_batch)].tracker;
-  return Judge(books, rworker, sequence, PeakWith(tracker, sequence), others);
+  const int64_t peak = PeakWith(tracker, sequence, PairLimit(books, rworker, sequence));
+  return Judge(books, rworker, sequence, peak, others);
 }
 
 Reservation::Reservation(Books& books, const Sequence& head, int rworker) : books_(books), head_(head) {

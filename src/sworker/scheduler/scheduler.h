@@ -15,6 +15,13 @@
 
 namespace fastdecode {
 
+// Which of the pairs that have room takes a sequence.
+enum class PlacementRule {
+  kLowestPeak,   // where W peaks lowest with the sequence in it, in units of the R-worker's speed
+  kLeastLoaded,  // on the R-worker whose W is lowest now (to study what looking ahead brings)
+  kRoundRobin,   // on the next R-worker in turn (likewise)
+};
+
 struct SchedulerOptions {
   int mini_batches = 2;
   int max_batch = 64;  // sequences in flight over all mini-batches
@@ -26,6 +33,7 @@ struct SchedulerOptions {
   int64_t workload_limit = 0;  // cached tokens an R-worker of speed 1, over all mini-batches; 0: auto
   int interval_steps = 0;      // steps between joins; 0: auto
   bool pacing = true;          // off: only the limit holds sequences back (to study what pacing brings)
+  PlacementRule placement = PlacementRule::kLowestPeak;
 };
 
 // A prompt to prefill now, with its place.

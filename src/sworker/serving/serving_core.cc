@@ -275,6 +275,7 @@ void ServingCore::Flush() {
 
 void ServingCore::ResetWindow() {
   timeline_.Reset();
+  if (outputs_.plan != nullptr) outputs_.plan->Reset();
   std::lock_guard lock(mutex_);
   window_output_tokens_ = 0;
 }

@@ -24,6 +24,7 @@
 #include "sworker/rworkers/rworker_pool.h"
 #include "sworker/scheduler/scheduler.h"
 #include "sworker/server/request_sink.h"
+#include "sworker/serving/plan_watch.h"
 
 namespace fastdecode {
 
@@ -34,6 +35,7 @@ struct ServingOutputs {
   std::function<void(int rworker, uint32_t incarnation, const Status& reason)> report_lost;
   std::function<void(const Status& reason)> fatal;  // the device failed: end the process
   std::function<nlohmann::json()> rworker_stats;    // for Stats()
+  PlanWatch* plan = nullptr;                        // for Stats(); null: no profile. Outlives the core
 };
 
 // Thread rule: public functions from any thread. Callbacks run on the scheduler thread,

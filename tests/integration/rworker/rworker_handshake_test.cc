@@ -94,6 +94,28 @@ TEST_F(RWorkerHandshake, ShapesThatItDoesNotHave) {
   ExpectServes();
 }
 
+// What the launch script starts: an R-worker of one deployment's model.
+TEST(RWorkerOfOneModel, RefusesAnotherModelsShapeThoughItIsIdle) {
+  RWorkerProcess rworker({"--model_shape=" + FormatShape(SmallSession().shape)});
+  for (int32_t AttentionShape::*field : {&AttentionShape::num_layers, &AttentionShape::num_heads,
+                                         &AttentionShape::num_kv_heads, &AttentionShape::head_dim}) {
+    SessionOptions other = SmallSession();
+    other.shape.*field *= 2;
+    PoolHarness bad({rworker.address()}, other);
+    EXPECT_FALSE(bad.pool().WaitAllJoined(std::chrono::seconds(20)));
+    const std::string reason = "another model's shape: " + Describe(other.shape) +
+                               "; this R-worker serves only 2 layers, 4 heads, 2 KV heads, head_dim 16 (--model_shape)";
+    ASSERT_EQ(bad.pool().missing().size(), 1U);
+    EXPECT_THAT(bad.pool().missing()[0].reason.message(), HasSubstr(reason));
+    EXPECT_EQ(rworker.CountLog(reason), 1);
+  }
+  PoolHarness good({rworker.address()});
+  PoolHarness::Joined joined = good.WaitJoined();
+  SessionClient client(joined.endpoint.get(), SmallSession().shape);
+  client.Prefill(1, 20);
+  EXPECT_LT(client.Step(0, {1}), 2e-3);
+}
+
 TEST_F(RWorkerHandshake, FormatsAreLoggedOrRefusedByCode) {
   SessionOptions options = SmallSession();
   options.kv = {9, 1};

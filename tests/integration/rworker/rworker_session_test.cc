@@ -293,7 +293,8 @@ TEST(RWorkerPool, RefusesOptionsThatMakeNoSense) {
   EXPECT_EQ(start({}, options).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(start({"nowhere"}, options).code(), StatusCode::kInvalidArgument);
   options.transport.kind = TransportKind::kVerbs;
-  EXPECT_THAT(start({"127.0.0.1:1"}, options).message(), HasSubstr("\"verbs\" is not in this build"));
+  options.transport.verbs.device = "no_such_device";
+  EXPECT_THAT(start({"127.0.0.1:1"}, options).message(), HasSubstr("RDMA device"));
   options = SmallSession();
   options.peer_timeout_ms = options.heartbeat_ms;
   EXPECT_EQ(start({"127.0.0.1:1"}, options).code(), StatusCode::kInvalidArgument);

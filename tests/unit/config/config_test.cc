@@ -65,7 +65,7 @@ TEST_F(ConfigTest, DefaultsAreFilledIn) {
 TEST_F(ConfigTest, ReadsEveryKey) {
   const auto config = LoadText(R"({
     "model": { "path": "./x/../model/", "dtype": "bf16", "weights": "random", "layers": 2,
-               "seed": 18446744073709551615, "max_context": 1000 },
+               "seed": 18446744073709551615, "max_context": 1000, "shape": "2x32x32x128" },
     "sworker": { "device": "cuda:1", "threads": 8, "listen": "tcp://[::1]:7111", "pin": false },
     "rworkers": {
       "threads": 3, "kv_memory": "8GiB", "block_tokens": 64, "kv_dtype": {"keys": "int8", "values": "int4"},
@@ -75,10 +75,12 @@ TEST_F(ConfigTest, ReadsEveryKey) {
     "pipeline": { "mini_batches": 3, "max_batch": 1024, "prefill_tokens_per_step": 512 },
     "load_control": { "enabled": false, "workload_limit": 65536, "interval_steps": 4 },
     "transport": { "kind": "tcp", "secret_file": "/etc/fastdecode/secret", "heartbeat_ms": 100, "peer_timeout_ms": 700,
-                   "spin_us": 0 }
+                   "spin_us": 0,
+                   "verbs": { "device": "mlx5_0", "port": 2, "gid_index": 3, "service_level": 4, "traffic_class": 105 } }
   })");
   ASSERT_TRUE(config.ok()) << config.status().message();
-  const ModelOptions model = {folder_.path() + "/model", DType::kBf16, WeightSource::kRandom, 2, UINT64_MAX, 1000};
+  const ModelOptions model = {folder_.path() + "/model", DType::kBf16, WeightSource::kRandom, 2, UINT64_MAX, 1000,
+                              {2, 32, 32, 128}};
   EXPECT_EQ(config->model, model);
   EXPECT_EQ(config->model_config.attention.num_layers, 2);
   EXPECT_EQ(config->max_context, 1000);
@@ -89,7 +91,8 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config->rworkers, (RWorkersOptions{0, {first, second}, 3, {.bytes = 8 * gib}, 64, {"int8", "int4"}}));
   EXPECT_EQ(config->pipeline, (PipelineOptions{3, 1024, 512}));
   EXPECT_EQ(config->load_control, (LoadControlOptions{false, 65536, 4}));
-  EXPECT_EQ(config->transport, (TransportOptions{"tcp", "/etc/fastdecode/secret", 100, 700, 0}));
+  EXPECT_EQ(config->transport,
+            (TransportOptions{"tcp", "/etc/fastdecode/secret", 100, 700, 0, {"mlx5_0", 2, 3, 4, 105}}));
 }
 
 void ExpectRoundTrip(const Config& config, const TempFolder& folder) {
@@ -148,12 +151,12 @@ TEST_F(ConfigTest, ABlockIsAsLargeAsItsFormat) {
 TEST_F(ConfigTest, EffectiveConfigNamesEveryDocumentedKey) {
   const json effective = json::parse(ConfigToJson(*LoadWith({})));
   EXPECT_THAT(effective, SizeIs(6));
-  EXPECT_THAT(effective["model"], SizeIs(6));
+  EXPECT_THAT(effective["model"], SizeIs(7));
   EXPECT_THAT(effective["sworker"], SizeIs(4));
   EXPECT_THAT(effective["rworkers"], SizeIs(5));
   EXPECT_THAT(effective["pipeline"], SizeIs(3));
   EXPECT_THAT(effective["load_control"], SizeIs(3));
-  EXPECT_THAT(effective["transport"], SizeIs(5));
+  EXPECT_THAT(effective["transport"], SizeIs(6));
   EXPECT_EQ(effective["load_control"]["workload_limit"], "auto");
 }
 
@@ -179,7 +182,7 @@ TEST_F(ConfigTest, UnknownKeysNameTheNearest) {
   EXPECT_THAT(message("/sworker/Device"), HasSubstr("nearest known key: sworker.device"));
   EXPECT_THAT(message("/pipeline/mini_batch"), HasSubstr("nearest known key: pipeline.mini_batches"));
   EXPECT_THAT(message("/load_control/enable"), HasSubstr("nearest known key: load_control.enabled"));
-  EXPECT_THAT(message("/transport/secret"), HasSubstr("nearest known key: transport.secret_file"));
+  EXPECT_THAT(message("/transport/secret_path"), HasSubstr("nearest known key: transport.secret_file"));
   // A wrong name of a required key is told as such, not as the key that is missing.
   EXPECT_THAT(LoadWith({{"/model/path", nullptr}, {"/model/pth", "model"}}).status().message(),
               HasSubstr("model.pth: unknown key, found with value \"model\"; nearest known key: model.path"));
@@ -216,12 +219,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"/model/weights", "\"rand\"", "nearest: \"random\""},
         BadValue{"/model/layers", "33", "model.layers: found 33; expected at most the 32"},
         BadValue{"/model/layers", "0", "model.layers: found 0"}, BadValue{"/model/seed", "-1", "model.seed: found -1"},
+        BadValue{"/model/shape", "\"32x32x8x128\"", "or that of the layers in use, \"32x32x32x128\""},
         BadValue{"/model/max_context", "4097", "max_position_embeddings, 4096"},
         BadValue{"/model/max_context", "99999999999999999999", "model.max_context: found 1e+20"},
         BadValue{"/sworker/device", "\"gpu\"", "sworker.device: found \"gpu\"; expected \"cpu\" or \"cuda:N\""},
         BadValue{"/sworker/device", "\"cuda\"", "sworker.device: found \"cuda\""},
         BadValue{"/sworker/device", "\"cuda:-1\"", "sworker.device"},
-        BadValue{"/sworker/device", "\"cuda:01\"", "sworker.device"},
         BadValue{"/sworker/threads", "\"all\"", "sworker.threads: found \"all\"; expected \"auto\" or a whole number"},
         BadValue{"/sworker/threads", "0", "sworker.threads: found 0"},
         BadValue{"/sworker/threads", "1.5", "sworker.threads: found 1.5"},
@@ -258,12 +261,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"/pipeline/max_batch", "1", "2 mini-batches cannot share max_batch = 1"},
         BadValue{"/load_control/enabled", "\"on\"", "load_control.enabled: found \"on\"; expected true or false"},
         BadValue{"/load_control/workload_limit", "-1", "load_control.workload_limit: found -1"},
-        BadValue{"/transport/kind", "\"verbs\"", "transport.kind: \"verbs\" is not in this build"},
         BadValue{"/transport/kind", "\"udp\"",
-                 "transport.kind: found \"udp\"; expected one of \"auto\", \"tcp\", \"shm\""},
+                 "transport.kind: found \"udp\"; expected one of \"auto\", \"tcp\", \"shm\", \"verbs\""},
         BadValue{"/transport/spin_us", "1001", "transport.spin_us: found 1001"},
-        BadValue{"/transport/spin_us", "\"none\"", "transport.spin_us: found \"none\""},
         BadValue{"/transport/secret_file", "\"\"", "transport.secret_file: found \"\""},
+        BadValue{"/transport/verbs/port", "0", "transport.verbs.port: found 0; expected a whole number from 1 to 255"},
+        BadValue{"/transport/verbs/gid_index", "-1", "transport.verbs.gid_index: found -1"},
+        BadValue{"/transport/verbs/traffic_class", "256", "expected a whole number from 0 to 255"},
         BadValue{"/transport/peer_timeout_ms", "999", "expected at least twice heartbeat_ms, 1000"}));
 
 class ConfigBadHosts : public ConfigTest, public testing::WithParamInterface<BadValue> {};

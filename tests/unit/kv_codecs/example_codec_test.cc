@@ -294,7 +294,7 @@ TEST(ExampleCodecService, TheHeartbeatCountsOnAndTheLogWarnsOnce) {
     header.payload_bytes = static_cast<uint32_t>(width * 2);
     std::memcpy(message, &header, sizeof(header));
     std::memcpy(message + sizeof(header), &element, sizeof(element));
-    const Status status = handler.Handle({Lane::kBulk, 0, message, 0}, {});
+    const Status status = handler.Handle({Lane::kBulk, 0, message, 0, &header}, {});
     EXPECT_TRUE(status.ok()) << status.ToString();
   };
   Warnings warnings;

@@ -73,8 +73,4 @@ Status TcpEndpoint::StreamEnd(const LaneState& lane) const {
                   std::to_string(lane.received) + " of " + total + " bytes came");
 }
 
-Status TcpEndpoint::CheckHeader(const LaneState& lane, const MessageHeader& header) const {
-  return CheckMessageHeader(header, lane.slot_bytes, options_.incarnation, options_.peer, lane.name, "stream");
-}
-
 }  // namespace fastdecode

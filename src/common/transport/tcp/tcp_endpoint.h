@@ -16,6 +16,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/fd.h"
+#include "common/transport/slot_queue.h"
 #include "common/transport/transport.h"
 
 namespace fastdecode {
@@ -43,24 +44,6 @@ class TcpEndpoint final : public Endpoint {
   enum class SlotState : uint8_t { kFree, kCaller, kQueued };
 
   enum class Filled : uint8_t { kPart, kWhole, kNoRoom };
-
-  // First in, first out, of at most as many as the lane has slots.
-  class SlotQueue {
-   public:
-    void Reset(int capacity) { ring_.assign(static_cast<size_t>(capacity), 0); }
-    bool empty() const { return count_ == 0; }
-    int front() const { return ring_[first_]; }
-    void push(int index) { ring_[(first_ + count_++) % ring_.size()] = index; }
-    void pop() {
-      first_ = (first_ + 1) % ring_.size();
-      --count_;
-    }
-
-   private:
-    std::vector<int> ring_;
-    size_t first_ = 0;
-    size_t count_ = 0;
-  };
 
   struct LaneState {
     const char* name = "";
@@ -91,7 +74,6 @@ class TcpEndpoint final : public Endpoint {
   std::byte* recv_slot(LaneState& lane, int index) {
     return lane.recv_base + lane.slot_bytes * static_cast<size_t>(index);
   }
-  Status CheckHeader(const LaneState& lane, const MessageHeader& header) const;
   void Flush(LaneState& lane);
   Status Receive(LaneState& lane);  // ok: lane.recv_slot holds a whole message
   RecvSlot TakeMessage(LaneState& lane, Lane which);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/base/logging.h"
+#include "common/transport/message_check.h"
 #include "common/transport/tcp/tcp_endpoint.h"
 
 namespace fastdecode {
@@ -103,7 +104,8 @@ Status TcpEndpoint::Receive(LaneState& lane) {
   bool checked = false;
   while (true) {
     if (!checked && lane.received >= sizeof(MessageHeader)) {
-      FD_RETURN_IF_ERROR(CheckHeader(lane, *header));
+      FD_RETURN_IF_ERROR(
+          CheckMessageHeader(*header, lane.slot_bytes, options_.incarnation, options_.peer, lane.name, "stream"));
       checked = true;
     }
     const size_t total = sizeof(MessageHeader) + (checked ? header->payload_bytes : 0);

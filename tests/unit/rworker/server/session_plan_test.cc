@@ -42,6 +42,13 @@ TEST(SessionPlan, TakesWhatIsAskedForWithLanesSeenFromThisSide) {
   EXPECT_EQ(plan->name, "s");
 }
 
+TEST(SessionPlan, OneShapeOnlyWhereOneIsNamed) {
+  EXPECT_TRUE(PlanSession(Valid(), kBuffers, AttentionShape{32, 32, 8, 128}).ok());
+  const Status status = PlanSession(Valid(), kBuffers, AttentionShape{2, 32, 8, 128}).status();
+  EXPECT_THAT(status.message(), HasSubstr("another model's shape: 32 layers"));
+  EXPECT_THAT(status.message(), HasSubstr("serves only 2 layers"));
+}
+
 // 32 layers of 8 KV heads of 128.
 TEST(SessionPlan, TakesEachFormatAndKnowsItsBytes) {
   const auto token_bytes = [](uint8_t keys, uint8_t values) {
@@ -78,7 +85,7 @@ TEST(SessionPlan, EachBoundIsNamedWhenPassed) {
       {"no multiple of num_kv_heads 7", kBad, [](SessionOpen& o) { o.num_kv_heads = 7; }},
       {"head_dim 0 ", kUnknown, [](SessionOpen& o) { o.head_dim = 0; }},
       {"head_dim 4 ", kUnknown, [](SessionOpen& o) { o.head_dim = 4; }},
-      {"head_dim 2147483648 ", kUnknown, [](SessionOpen& o) { o.head_dim = 1U << 31; }},
+      {"head_dim is 2147483648", kBad, [](SessionOpen& o) { o.head_dim = 1U << 31; }},
       {"block_tokens is 0", kBad, [](SessionOpen& o) { o.block_tokens = 0; }},
       {"block_tokens is 16, expected 32 to", kBad, [](SessionOpen& o) { o.block_tokens = 16; }},
       {"block_tokens 48 is no multiple of 32", kBad, [](SessionOpen& o) { o.block_tokens = 48; }},

@@ -1,4 +1,4 @@
-#include "machine.h"
+#include "common/host/machine.h"
 
 #include <sched.h>
 #include <sys/utsname.h>

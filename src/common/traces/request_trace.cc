@@ -1,5 +1,6 @@
-#include "trace.h"
+#include "common/traces/request_trace.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -72,6 +73,13 @@ Result<std::vector<TraceEntry>> ReadTrace(const std::string& path) {
   const double start_s = entries.front().arrival_s;
   for (TraceEntry& entry : entries) entry.arrival_s = std::max(0.0, entry.arrival_s - start_s);
   return entries;
+}
+
+Lengths ClipToContext(const TraceEntry& entry, int max_context) {
+  Lengths lengths;
+  lengths.prompt = static_cast<int>(std::clamp<int64_t>(entry.prompt_tokens, 1, std::max(1, max_context / 2)));
+  lengths.output = static_cast<int>(std::clamp<int64_t>(entry.output_tokens, 1, max_context - lengths.prompt));
+  return lengths;
 }
 
 }  // namespace fastdecode

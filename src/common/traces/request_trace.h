@@ -19,4 +19,12 @@ struct TraceEntry {
 // told apart by the first character. An error names the line.
 Result<std::vector<TraceEntry>> ReadTrace(const std::string& path);
 
+struct Lengths {
+  int prompt = 0;  // tokens
+  int output = 0;
+};
+// An entry's lengths, both at least 1, as a model of that context (>= 2) takes them: prompt =
+// min(p, context / 2), output = min(o, context - prompt).
+Lengths ClipToContext(const TraceEntry& entry, int max_context);
+
 }  // namespace fastdecode

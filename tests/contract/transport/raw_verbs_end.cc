@@ -1,0 +1,126 @@
+#include "tests/contract/transport/raw_verbs_end.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/logging.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr uint32_t kRequests = 64;
+constexpr size_t kMemoryBytes = 1 << 17;
+constexpr uint32_t kFirstPsn = 7;
+
+}  // namespace
+
+RawVerbsEnd::RawVerbsEnd(const VerbsHello& peer)
+    : device_(VerbsDevice::Open(VerbsOptions()).value()), peer_(peer), memory_(kMemoryBytes) {
+  region_.reset(
+      ibv_reg_mr(device_->domain(), memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  CHECK(region_ != nullptr);
+  queue_.reset(ibv_create_cq(device_->context(), 4 * static_cast<int>(kRequests), nullptr, nullptr, 0));
+  CHECK(queue_ != nullptr);
+  hello_.link_layer = device_->port_attr().link_layer;
+  hello_.mtu = static_cast<uint8_t>(device_->port_attr().active_mtu);
+  hello_.max_write = peer.max_write;
+  std::memcpy(hello_.gid.data(), device_->gid().raw, hello_.gid.size());
+  for (size_t lane = 0; lane < kNumLanes; ++lane) {
+    CreatePair(lane, peer);
+    hello_.lanes[lane] = peer.lanes[lane];
+    hello_.lanes[lane].ring = reinterpret_cast<uintptr_t>(memory_.data());
+    hello_.lanes[lane].key = region_->rkey;
+    hello_.lanes[lane].slots = 1;
+    hello_.lanes[lane].pair = pairs_[lane]->qp_num;
+    hello_.lanes[lane].first_psn = kFirstPsn;
+  }
+}
+
+void RawVerbsEnd::CreatePair(size_t lane, const VerbsHello& peer) {
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = queue_.get();
+  init.qp_type = IBV_QPT_RC;
+  init.cap = {kRequests, kRequests, 1, 1, 0};
+  pairs_[lane].reset(ibv_create_qp(device_->domain(), &init));
+  CHECK(pairs_[lane] != nullptr);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = device_->port();
+  attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+  CHECK_EQ(
+      ibv_modify_qp(pairs_[lane].get(), &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+      0);
+  for (uint32_t i = 0; i < kRequests; ++i) {
+    ibv_recv_wr receive{};
+    ibv_recv_wr* bad = nullptr;
+    CHECK_EQ(ibv_post_recv(pairs_[lane].get(), &receive, &bad), 0);
+  }
+  attr = {};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = device_->port_attr().active_mtu;
+  attr.dest_qp_num = peer.lanes[lane].pair;
+  attr.rq_psn = peer.lanes[lane].first_psn;
+  attr.max_dest_rd_atomic = 1;
+  attr.min_rnr_timer = 12;
+  attr.ah_attr.port_num = device_->port();
+  attr.ah_attr.is_global = 1;
+  attr.ah_attr.dlid = peer.lid;
+  std::memcpy(attr.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+  attr.ah_attr.grh.sgid_index = device_->gid_index();
+  attr.ah_attr.grh.hop_limit = 64;
+  CHECK_EQ(ibv_modify_qp(pairs_[lane].get(), &attr,
+                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+           0);
+  attr = {};
+  attr.qp_state = IBV_QPS_RTS;
+  attr.sq_psn = kFirstPsn;
+  attr.timeout = 14;
+  attr.retry_cnt = 6;
+  attr.rnr_retry = 6;
+  attr.max_rd_atomic = 1;
+  CHECK_EQ(ibv_modify_qp(pairs_[lane].get(), &attr,
+                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                             IBV_QP_MAX_QP_RD_ATOMIC),
+           0);
+}
+
+void RawVerbsEnd::Vanish() {
+  for (QueuePairPtr& pair : pairs_) pair.reset();
+}
+
+RawVerbsEnd::~RawVerbsEnd() {
+  if (pairs_[0] == nullptr) return;
+  for (Lane lane : {Lane::kDecode, Lane::kBulk}) (void)WriteAt(lane, 0, {}, Immediate{ImmediateKind::kBye}.Pack());
+}
+
+bool RawVerbsEnd::Write(Lane lane, std::span<const std::byte> bytes) {
+  return WriteAt(lane, 0, bytes, Immediate{ImmediateKind::kMessage}.Pack());
+}
+
+bool RawVerbsEnd::WriteAt(Lane lane, uint64_t offset, std::span<const std::byte> bytes, uint32_t immediate) {
+  CHECK_LE(bytes.size(), memory_.size());
+  std::copy(bytes.begin(), bytes.end(), memory_.begin());
+  const auto which = static_cast<size_t>(lane);
+  ibv_sge piece{reinterpret_cast<uintptr_t>(memory_.data()), static_cast<uint32_t>(bytes.size()), region_->lkey};
+  ibv_send_wr request{};
+  request.sg_list = &piece;
+  request.num_sge = bytes.empty() ? 0 : 1;
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.send_flags = IBV_SEND_SIGNALED;
+  request.imm_data = htonl(immediate);
+  request.wr.rdma.remote_addr = peer_.lanes[which].ring + offset;
+  request.wr.rdma.rkey = peer_.lanes[which].key;
+  ibv_send_wr* bad = nullptr;
+  if (ibv_post_send(pairs_[which].get(), &request, &bad) != 0) return false;
+  ibv_wc completion{};
+  do {
+    while (ibv_poll_cq(queue_.get(), 1, &completion) == 0) {
+    }
+  } while (completion.status == IBV_WC_SUCCESS && completion.opcode != IBV_WC_RDMA_WRITE);
+  return completion.status == IBV_WC_SUCCESS;
+}
+
+}  // namespace fastdecode

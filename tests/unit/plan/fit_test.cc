@@ -1,0 +1,50 @@
+// The line through measured R-parts.
+#include "plan/fit.h"
+
+#include <gtest/gtest.h>
+
+namespace fastdecode::plan {
+namespace {
+
+std::vector<AttendSample> Line(double call, double row, double token) {
+  std::vector<AttendSample> samples;
+  for (const double rows : {1, 8, 64}) {
+    for (const double cached : {16, 256, 1024}) {
+      samples.push_back({rows, rows * cached, call + rows * row + rows * cached * token});
+    }
+  }
+  return samples;
+}
+
+TEST(FitTest, FindsTheLineItCameFrom) {
+  const RPartTimes times = FitRPart(Line(20e-6, 2e-6, 0.1e-6));
+  EXPECT_NEAR(20e-6, times.seconds_per_call, 1e-10);
+  EXPECT_NEAR(2e-6, times.seconds_per_row, 1e-11);
+  EXPECT_NEAR(0.1e-6, times.seconds_per_token, 1e-12);
+  EXPECT_LT(times.spread, 1e-6);
+}
+
+TEST(FitTest, NoTermFallsBelowNothing) {
+  std::vector<AttendSample> samples = Line(0, 2e-6, 0.1e-6);
+  for (AttendSample& sample : samples) sample.seconds *= sample.rows == 1 ? 0.9 : 1.0;  // asks for a negative call
+  const RPartTimes times = FitRPart(samples);
+  EXPECT_GE(times.seconds_per_call, 0);
+  EXPECT_GE(times.seconds_per_row, 0);
+  EXPECT_GT(times.seconds_per_token, 0);
+  EXPECT_NEAR(0.1, times.spread, 0.06);
+}
+
+TEST(FitTest, OneSampleGivesTokensAlone) {
+  const RPartTimes times = FitRPart({{8, 800, 8e-5}});
+  EXPECT_NEAR(1e-7, times.seconds_per_token, 1e-12);
+}
+
+TEST(FitTest, MedianAndSpread) {
+  EXPECT_DOUBLE_EQ(3, Median({5, 1, 3}));
+  EXPECT_DOUBLE_EQ(2.5, Median({4, 1, 2, 3}));
+  EXPECT_DOUBLE_EQ(1.0, Spread({2, 3, 1}));
+  EXPECT_DOUBLE_EQ(0, Spread({7}));
+}
+
+}  // namespace
+}  // namespace fastdecode::plan
