@@ -13,7 +13,7 @@ from rules import violations
 REPOSITORY = pathlib.Path(sys.argv[1])
 RWORKER = sys.argv[2] if len(sys.argv) > 2 and sys.argv[2] else None
 FOLDERS = ("bench", "cmake", "configs", "docs", "kernels", "python", "scripts", "src", "tests", ".ci")
-DATA = (".json", ".jsonl", ".csv", ".safetensors", ".png")
+DATA = (".json", ".jsonl", ".csv", ".safetensors", ".png", ".bin")
 
 
 def sources():
