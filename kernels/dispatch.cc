@@ -54,7 +54,8 @@ uint32_t DetectCpuFeatures() {
   constexpr uint32_t kAvx512dqBit = 1u << 17;
   constexpr uint32_t kAvx512bwBit = 1u << 30;
   constexpr uint32_t kAvx512vlBit = 1u << 31;
-  constexpr uint32_t kAmxBf16Bit = 1u << 22;    // leaf 7, edx
+  constexpr uint32_t kAvx512vnniBit = 1u << 11;  // leaf 7, ecx
+  constexpr uint32_t kAmxBf16Bit = 1u << 22;     // leaf 7, edx
   constexpr uint32_t kAmxTileBit = 1u << 24;    // leaf 7, edx
   constexpr uint32_t kAvx512bf16Bit = 1u << 5;  // leaf 7.1, eax
   constexpr uint64_t kTileState = 0x60000;
@@ -74,6 +75,7 @@ uint32_t DetectCpuFeatures() {
   if ((ebx & kAvx512dqBit) != 0) features |= kAvx512dq;
   if ((ebx & kAvx512bwBit) != 0) features |= kAvx512bw;
   if ((ebx & kAvx512vlBit) != 0) features |= kAvx512vl;
+  if ((ecx & kAvx512vnniBit) != 0) features |= kAvx512vnni;
   const bool amx = (edx & kAmxTileBit) != 0 && (edx & kAmxBf16Bit) != 0;
   if (amx && (state & kTileState) == kTileState && MayUseTiles()) features |= kAmxBf16;
   if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvx512bf16Bit) != 0) features |= kAvx512bf16;
@@ -94,6 +96,7 @@ std::string FeatureNames(uint32_t features) {
   add(kAvx512vl, "AVX-512VL");
   add(kAvx512dq, "AVX-512DQ");
   add(kAvx512bw, "AVX-512BW");
+  add(kAvx512vnni, "AVX-512-VNNI");
   add(kAvx512bf16, "AVX-512-BF16");
   add(kAmxBf16, "AMX-BF16");
   return names.empty() ? "none" : names;

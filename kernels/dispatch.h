@@ -23,8 +23,9 @@ enum CpuFeature : uint32_t {
   kAvx512vl = 1u << 4,
   kAvx512dq = 1u << 5,
   kAvx512bw = 1u << 6,
-  kAvx512bf16 = 1u << 7,
-  kAmxBf16 = 1u << 8,  // and the system lets this process use the tiles
+  kAvx512vnni = 1u << 7,
+  kAvx512bf16 = 1u << 8,
+  kAmxBf16 = 1u << 9,  // and the system lets this process use the tiles
 };
 
 // What CPU and operating system offer together (cpuid and the enabled register state). Asks the

@@ -14,15 +14,13 @@
 // The head's elements are padded to a multiple of 16 in values, so the last part may be half
 // as wide. Formats:
 //   f16, bf16  K [head_dim][32] of 2 bytes.  V [parts][32][width of the part] of 2 bytes.
-//   int8       K [head_dim][32] of 1 byte, then scales [32]; V [parts][32][width], then
-//              scales [32]. value = stored * scale, -127 .. 127, a scale a token and head.
-//   int4       value = stored * scale, two's complement -8 .. 7, a scale a token, head and part
-//              of the head (keys in the same parts).
-//              K [head_dim / 8][32] words of 4 bytes: bits 4 i .. 4 i + 3 of word (r, token)
-//              are dimension 8 r + i; then scales [parts][32].
-//              V [parts] of rows [16] of words: vector v (elements 16 v ..) of the part's nv
-//              of token t is entry t * nv + v, of which eight share a row, entry % 8 being the
-//              bits; then scales [parts][32].
+//   int8, int4 value = stored * scale; -127 .. 127 with a scale a token and head; -8 .. 7 with a
+//              scale a token, head and part of the head (keys in the same parts).
+//              In words of 4 bytes, n elements (4 or 8) each: K [head_dim / n][32], a word n
+//              dimensions of a token; V [parts][32 / n][width of the part], a word n tokens.
+//              Element i of a word begins at its bit 16 (i % 2) + (i / 2) (32 / n), and has
+//              128 or 8 added, so is not negative.
+//              After that scales [32], int4: [parts][32].
 // A scale is a bf16: f32's range, and values are quantised with the scale as it is stored.
 // Everything is little-endian; tiles are multiples of 64 bytes.
 //

@@ -34,50 +34,43 @@ inline uint16_t Bf16NotBelow(float x) {
 inline constexpr uint16_t kBf16NaN = 0x7fc0;
 inline constexpr uint16_t kBf16Normal = 0x0080;  // the least; the inverse of a lesser scale would be infinite
 
-// Largest magnitude of a strided row; NaN or infinity where there is one.
-inline float LargestMagnitude(const float* row, int32_t count) {
-  float largest = 0;
-  bool finite = true;
-  for (int32_t i = 0; i < count; ++i) {
-    const float magnitude = std::fabs(row[i]);
-    finite = finite && magnitude <= 3.4028234663852886e38f;
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  return finite ? largest : __builtin_nanf("");
+inline constexpr float kLargestFloat = 3.4028234663852886e38f;
+
+struct QuantisedScale {
+  uint16_t stored;  // bf16
+  float inverse;    // 0 where all elements are stored as 0
+};
+// `extreme`: the group's element of largest magnitude, NaN if one is not finite, and then so is the scale.
+// A scale is rounded up to a bf16, so that no element of int8 is beyond -127 .. 127.
+inline QuantisedScale ScaleOfInt8(float extreme) {
+  if (extreme != extreme) return {kBf16NaN, 0};
+  const uint16_t scale = Bf16NotBelow(std::fabs(extreme) / 127.0f);
+  return {scale, scale >= kBf16Normal ? 1.0f / Bf16ToFloat(scale) : 0.0f};
+}
+// The extreme becomes -8, so the scale may be negative: one level more than a symmetric code has.
+inline QuantisedScale ScaleOfInt4(float extreme) {
+  if (extreme != extreme) return {kBf16NaN, 0};
+  const uint16_t magnitude = Bf16NotBelow(std::fabs(extreme) / 8.0f);
+  const auto scale = static_cast<uint16_t>(extreme > 0 ? magnitude | 0x8000u : magnitude);
+  return {scale, magnitude >= kBf16Normal ? 1.0f / Bf16ToFloat(scale) : 0.0f};
 }
 
-// row / scale as integers within -limit .. limit, the scale rounded up to a bf16, which is
-// returned; a row that is not finite has a NaN scale.
-inline uint16_t QuantiseInt8(const float* row, int32_t count, int8_t* out) {
-  const float largest = LargestMagnitude(row, count);
-  const bool finite = largest == largest;
-  const uint16_t scale = finite ? Bf16NotBelow(largest / 127.0f) : kBf16NaN;
-  const float inverse = finite && scale >= kBf16Normal ? 1.0f / Bf16ToFloat(scale) : 0.0f;
-  for (int32_t i = 0; i < count; ++i) {
-    const float x = finite ? row[i] * inverse : 0.0f;
-    out[i] = static_cast<int8_t>(static_cast<int32_t>(x + (x < 0 ? -0.5f : 0.5f)));
-  }
-  return scale;
-}
-
-// The same for -8 .. 7, one value a byte. The element of largest magnitude becomes -8, so the
-// scale may be negative: one level more than a symmetric code has.
-inline uint16_t QuantiseInt4(const float* row, int32_t count, int8_t* out) {
+// The group's first element of largest magnitude; NaN if one is not finite.
+inline float ExtremeOf(const float* row, int32_t count) {
   float extreme = 0;
   bool finite = true;
   for (int32_t i = 0; i < count; ++i) {
-    finite = finite && std::fabs(row[i]) <= 3.4028234663852886e38f;
+    finite = finite && std::fabs(row[i]) <= kLargestFloat;
     extreme = std::fabs(row[i]) > std::fabs(extreme) ? row[i] : extreme;
   }
-  const uint16_t magnitude = Bf16NotBelow(std::fabs(extreme) / 8.0f);
-  const auto scale = static_cast<uint16_t>(extreme > 0 ? magnitude | 0x8000u : magnitude);
-  const float inverse = finite && magnitude >= kBf16Normal ? 1.0f / Bf16ToFloat(scale) : 0.0f;
-  for (int32_t i = 0; i < count; ++i) {
-    const float x = finite ? row[i] * inverse : 0.0f;
-    const auto q = static_cast<int32_t>(x + (x < 0 ? -0.5f : 0.5f));
-    out[i] = static_cast<int8_t>(q > 7 ? 7 : q < -8 ? -8 : q);
-  }
-  return finite ? scale : kBf16NaN;
+  return finite ? extreme : __builtin_nanf("");
+}
+
+// Nearest, halves away from zero; at most `largest`.
+inline int Quantise(float x, const QuantisedScale& scale, int largest) {
+  const float q = scale.inverse == 0 ? 0.0f : x * scale.inverse;
+  const auto nearest = static_cast<int>(q + (q < 0 ? -0.5f : 0.5f));
+  return nearest > largest ? largest : nearest;
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ AttentionKernel MakeAmx() {
   AttentionKernel kernel = kAvx512Kernel;  // a constant, there before any code runs
   kernel.name = "amx";
   kernel.description = "AMX tiles of bf16 pairs for eight query vectors and more, else AVX-512";
-  kernel.features |= kAvx512bw | kAvx512bf16 | kAmxBf16;
+  kernel.features |= kAvx512bf16 | kAmxBf16;
   kernel.keys[kF16].packed_floats = kAmxOps.packed_floats;
   kernel.keys[kF16].load_query = kAmxOps.load_query;
   kernel.keys[kF16].scores = kAmxOps.scores;

@@ -17,7 +17,7 @@
 
 #include "kernels/amx/amx_ops.h"
 #include "kernels/avx512/vector_avx512.h"
-#include "kernels/simd/keys.h"
+#include "kernels/simd/passes.h"
 
 namespace fastdecode::kernels {
 

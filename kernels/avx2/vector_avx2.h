@@ -49,17 +49,38 @@ struct Avx2 {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
   }
-  static F LoadInt8(const void* p) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
-  }
+  static W ZeroWords() { return _mm256_setzero_si256(); }
+  static W SetWords(int32_t x) { return _mm256_set1_epi32(x); }
+  static W BroadcastWord(const void* p) { return _mm256_castps_si256(Broadcast(static_cast<const float*>(p))); }
   static W LoadWords(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-  template <int kNibble>
-  static F Nibble(W words) {
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 28 - 4 * kNibble), 28));
+  static W AddWords(W a, W b) { return _mm256_add_epi32(a, b); }
+  // Field k of kBits bits of both halves of each word.
+  template <int kBits, int k>
+  static W Field(W words) {
+    const W shifted = k == 0 ? words : _mm256_srli_epi16(words, k * kBits);
+    return (k + 1) * kBits == 16 ? shifted : _mm256_and_si256(shifted, _mm256_set1_epi16((1 << kBits) - 1));
   }
-  static F Nibble(W words, int nibble) {
-    const __m256i shifted = _mm256_sll_epi32(words, _mm_cvtsi32_si128(28 - 4 * nibble));
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(shifted, 28));
+  // sum + the products of a's and b's halves.
+  static W Dot(W sum, W a, W b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+  static F OfWords(W x) { return _mm256_cvtepi32_ps(x); }
+  static W Rounded(F x) { return _mm256_cvtps_epi32(x); }
+  static void StoreShorts(int16_t* p, W x) {
+    const __m128i shorts = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), shorts);
+  }
+  static int32_t ReduceAdd(W x) {
+    const __m128i half = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    const __m128i two = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+  }
+  // The larger of bits that are those of no negative number: NaN is the largest.
+  static F MaxBits(F a, F b) {
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+  }
+  static float ReduceMaxBits(F x) {
+    x = MaxBits(x, _mm256_permute2f128_ps(x, x, 0x01));
+    x = MaxBits(x, _mm256_shuffle_ps(x, x, 0x4e));
+    return First(MaxBits(x, _mm256_shuffle_ps(x, x, 0xb1)));
   }
   static void StoreF16(uint16_t* p, F x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));

@@ -1,8 +1,9 @@
-// 16 lanes of f32 with AVX-512 (F, VL, DQ), as kernels/simd wants them.
+// 16 lanes of f32 with AVX-512 (F, VL, DQ, BW, VNNI), as kernels/simd wants them.
 #pragma once
 
 #include <immintrin.h>
 
+#include <bit>
 #include <cstdint>
 
 #include "kernels/simd/softmax.h"
@@ -43,19 +44,32 @@ struct Avx512 {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
-  static F LoadInt8(const void* p) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
-  }
+  static W ZeroWords() { return _mm512_setzero_si512(); }
+  static W SetWords(int32_t x) { return _mm512_set1_epi32(x); }
+  static W BroadcastWord(const void* p) { return _mm512_castps_si512(Broadcast(static_cast<const float*>(p))); }
   static W LoadWords(const void* p) { return _mm512_loadu_si512(p); }
-  // Only the low four bits of an index count, so a shift and a look-up make a float of a nibble.
-  static F OfNibbles(W words) {
-    return _mm512_permutexvar_ps(words, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1));
+  static W AddWords(W a, W b) { return _mm512_add_epi32(a, b); }
+  // Field k of kBits bits of both halves of each word.
+  template <int kBits, int k>
+  static W Field(W words) {
+    const W shifted = k == 0 ? words : _mm512_srli_epi16(words, k * kBits);
+    return (k + 1) * kBits == 16 ? shifted : _mm512_and_si512(shifted, _mm512_set1_epi16((1 << kBits) - 1));
   }
-  template <int kNibble>
-  static F Nibble(W words) {
-    return OfNibbles(_mm512_srli_epi32(words, 4 * kNibble));
+  // sum + the products of a's and b's halves.
+  static W Dot(W sum, W a, W b) { return _mm512_dpwssd_epi32(sum, a, b); }
+  static F OfWords(W x) { return _mm512_cvtepi32_ps(x); }
+  static W Rounded(F x) { return _mm512_cvtps_epi32(x); }
+  static void StoreShorts(int16_t* p, W x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtsepi32_epi16(x));
   }
-  static F Nibble(W words, int nibble) { return OfNibbles(_mm512_srl_epi32(words, _mm_cvtsi32_si128(4 * nibble))); }
+  static int32_t ReduceAdd(W x) { return _mm512_reduce_add_epi32(x); }
+  // The larger of bits that are those of no negative number: NaN is the largest.
+  static F MaxBits(F a, F b) {
+    return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
+  static float ReduceMaxBits(F x) {
+    return std::bit_cast<float>(_mm512_reduce_max_epi32(_mm512_castps_si512(x)));
+  }
   static void StoreF16(uint16_t* p, F x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }

@@ -26,7 +26,7 @@ void Write(std::byte* at, T value) {
   std::memcpy(at, &value, sizeof(T));
 }
 
-// Where an element is: its payload's byte (int4: its word's first), the bit in it, and its scale.
+// Where an element is: its first byte (int8, int4: its word's), the bit in that word, and its scale.
 struct Place {
   int64_t at;
   int shift;
@@ -36,27 +36,29 @@ struct Place {
 constexpr int ElementBits(KvFormat format) {
   return format == KvFormat::kInt8 ? 8 : format == KvFormat::kInt4 ? 4 : 16;
 }
+constexpr int32_t ElementsOfWord(KvFormat format) { return 32 / ElementBits(format); }
+// Of element e of a word.
+constexpr int ShiftOf(KvFormat format, int32_t e) { return e % 2 * 16 + e / 2 * ElementBits(format); }
+constexpr uint32_t MaskOf(KvFormat format) { return (1u << ElementBits(format)) - 1; }
+constexpr int OffsetOf(KvFormat format) { return 1 << (ElementBits(format) - 1); }
 constexpr int32_t ScaleGroups(KvFormat format, int32_t head_dim) {
   return format == KvFormat::kInt8 ? 1 : format == KvFormat::kInt4 ? Parts(head_dim) : 0;
 }
 
 template <KvFormat kFormat>
 struct KeyPlaces {
-  static int32_t Width(int32_t head_dim) { return head_dim; }
   static int64_t Payload(int32_t head_dim) { return int64_t{head_dim} * kTileTokens * ElementBits(kFormat) / 8; }
   static Place Of(int32_t head_dim, int32_t token, int32_t d) {
-    if (kFormat != KvFormat::kInt4) {
-      const int64_t bytes = ElementBits(kFormat) / 8;
-      return {(int64_t{d} * kTileTokens + token) * bytes, 0, Payload(head_dim) + token * 2};
-    }
-    return {(int64_t{d / 8} * kTileTokens + token) * 4, d % 8 * 4,
-            Payload(head_dim) + (int64_t{d / kPartDims} * kTileTokens + token) * 2};
+    if (ElementBits(kFormat) == 16) return {(int64_t{d} * kTileTokens + token) * 2, 0, 0};
+    constexpr int32_t kElements = ElementsOfWord(kFormat);
+    const int32_t group = kFormat == KvFormat::kInt8 ? 0 : d / kPartDims;
+    return {(int64_t{d / kElements} * kTileTokens + token) * 4, ShiftOf(kFormat, d % kElements),
+            Payload(head_dim) + (int64_t{group} * kTileTokens + token) * 2};
   }
 };
 
 template <KvFormat kFormat>
 struct ValuePlaces {
-  static int32_t Width(int32_t head_dim) { return kFormat == KvFormat::kInt4 ? PaddedDim(head_dim) : head_dim; }
   static int64_t Payload(int32_t head_dim) {
     return int64_t{PaddedDim(head_dim)} * kTileTokens * ElementBits(kFormat) / 8;
   }
@@ -64,13 +66,11 @@ struct ValuePlaces {
     const int32_t part = d / kPartDims;
     const int32_t width = std::min(PaddedDim(head_dim) - part * kPartDims, kPartDims);
     const int64_t part_at = int64_t{part} * kPartDims * kTileTokens * ElementBits(kFormat) / 8;
-    if (kFormat != KvFormat::kInt4) {
-      const int64_t bytes = ElementBits(kFormat) / 8;
-      return {part_at + (int64_t{token} * width + d % kPartDims) * bytes, 0, Payload(head_dim) + token * 2};
-    }
-    const int32_t entry = token * (width / 16) + d % kPartDims / 16;
-    return {part_at + (int64_t{entry / 8} * 16 + d % 16) * 4, entry % 8 * 4,
-            Payload(head_dim) + (int64_t{part} * kTileTokens + token) * 2};
+    if (ElementBits(kFormat) == 16) return {part_at + (int64_t{token} * width + d % kPartDims) * 2, 0, 0};
+    constexpr int32_t kElements = ElementsOfWord(kFormat);
+    const int32_t group = kFormat == KvFormat::kInt8 ? 0 : part;
+    return {part_at + (int64_t{token / kElements} * width + d % kPartDims) * 4, ShiftOf(kFormat, token % kElements),
+            Payload(head_dim) + (int64_t{group} * kTileTokens + token) * 2};
   }
 };
 
@@ -80,9 +80,8 @@ double LoadElement(const std::byte* tile, int32_t head_dim, int32_t token, int32
   if constexpr (kFormat == KvFormat::kF16) return double{HalfToFloat(Read<uint16_t>(tile + place.at))};
   if constexpr (kFormat == KvFormat::kBf16) return double{Bf16ToFloat(Read<uint16_t>(tile + place.at))};
   const double scale = double{Bf16ToFloat(Read<uint16_t>(tile + place.scale_at))};
-  if constexpr (kFormat == KvFormat::kInt8) return scale * Read<int8_t>(tile + place.at);
-  const int nibble = static_cast<int>(Read<uint32_t>(tile + place.at) >> place.shift & 15u);
-  return scale * (nibble < 8 ? nibble : nibble - 16);
+  const int element = static_cast<int>(Read<uint32_t>(tile + place.at) >> place.shift & MaskOf(kFormat));
+  return scale * (element - OffsetOf(kFormat));
 }
 
 template <KvFormat kFormat, class Places>
@@ -103,21 +102,17 @@ int StoreRow(const float* row, int32_t head_dim, int32_t token, std::byte* tile)
 
 template <KvFormat kFormat, class Places>
 int StoreQuantised(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
-  int8_t quants[kMaxHeadDim] = {};
   for (int32_t begin = 0, end = 0; begin < head_dim; begin = end) {
     const int64_t scale_at = Places::Of(head_dim, token, begin).scale_at;
     while (end < head_dim && Places::Of(head_dim, token, end).scale_at == scale_at) ++end;
-    Write(tile + scale_at, kFormat == KvFormat::kInt8 ? QuantiseInt8(row + begin, end - begin, quants + begin)
-                                                      : QuantiseInt4(row + begin, end - begin, quants + begin));
-  }
-  for (int32_t d = 0; d < Places::Width(head_dim); ++d) {
-    const Place place = Places::Of(head_dim, token, d);
-    if constexpr (kFormat == KvFormat::kInt8) {
-      Write(tile + place.at, quants[d]);
-    } else {
-      const auto word = Read<uint32_t>(tile + place.at);
-      const uint32_t nibble = static_cast<uint32_t>(quants[d]) & 15u;
-      Write(tile + place.at, (word & ~(15u << place.shift)) | nibble << place.shift);
+    const float extreme = ExtremeOf(row + begin, end - begin);
+    const QuantisedScale scale = kFormat == KvFormat::kInt8 ? ScaleOfInt8(extreme) : ScaleOfInt4(extreme);
+    Write(tile + scale_at, scale.stored);
+    for (int32_t d = begin; d < end; ++d) {
+      const Place place = Places::Of(head_dim, token, d);
+      const uint32_t others = Read<uint32_t>(tile + place.at) & ~(MaskOf(kFormat) << place.shift);
+      const int quant = Quantise(row[d], scale, OffsetOf(kFormat) - 1) + OffsetOf(kFormat);
+      Write(tile + place.at, others | static_cast<uint32_t>(quant) << place.shift);
     }
   }
   return 0;

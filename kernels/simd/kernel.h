@@ -2,22 +2,22 @@
 #pragma once
 
 #include "kernels/attention_kernel.h"
-#include "kernels/simd/keys.h"
+#include "kernels/simd/integer.h"
+#include "kernels/simd/passes.h"
 #include "kernels/simd/softmax.h"
 #include "kernels/simd/store.h"
-#include "kernels/simd/values.h"
+#include "kernels/simd/wide.h"
 
 namespace fastdecode::kernels {
 namespace {
 
 template <class I, class Keys>
-constexpr KeyOps MakeKeys(int64_t (*tile_bytes)(int32_t), int (*store)(const float*, int32_t, int32_t, std::byte*)) {
-  return {tile_bytes, store, &PackedFloats, &LoadQuery<I>, &Scores<I, Keys>};
+constexpr KeyOps MakeKeys(int (*store)(const float*, int32_t, int32_t, std::byte*)) {
+  return {&Keys::TileBytes, store, &Keys::PackedFloats, &LoadQuery<I, Keys>, &Scores<I, Keys>};
 }
 template <class I, class Values>
-constexpr ValueOps MakeValues(int64_t (*tile_bytes)(int32_t),
-                              int (*store)(const float*, int32_t, int32_t, std::byte*)) {
-  return {tile_bytes, store, &AddValues<I, Values>};
+constexpr ValueOps MakeValues(int (*store)(const float*, int32_t, int32_t, std::byte*)) {
+  return {&Values::TileBytes, store, &AddValues<I, Values>};
 }
 
 template <class I>
@@ -27,14 +27,11 @@ constexpr AttentionKernel MakeKernel(std::string_view name, std::string_view des
       name,
       description,
       features,
-      {MakeKeys<I, ByteKeys<I, kF16>>(&WideKeyBytes, &StoreWideKey<&NarrowF16>),
-       MakeKeys<I, ByteKeys<I, kBf16>>(&WideKeyBytes, &StoreWideKey<&NarrowBf16>),
-       MakeKeys<I, ByteKeys<I, kInt8>>(&Int8KeyBytes, &StoreInt8Key),
-       MakeKeys<I, Int4Keys<I>>(&Int4KeyBytes, &StoreInt4Key)},
-      {MakeValues<I, ByteValues<I, kF16>>(&WideValueBytes, &StoreWideValue<&NarrowF16>),
-       MakeValues<I, ByteValues<I, kBf16>>(&WideValueBytes, &StoreWideValue<&NarrowBf16>),
-       MakeValues<I, ByteValues<I, kInt8>>(&Int8ValueBytes, &StoreInt8Value),
-       MakeValues<I, Int4Values<I>>(&Int4ValueBytes, &StoreInt4Value)},
+      {MakeKeys<I, WideKeys<kF16>>(&StoreWideKey<&NarrowF16>), MakeKeys<I, WideKeys<kBf16>>(&StoreWideKey<&NarrowBf16>),
+       MakeKeys<I, IntegerKeys<8>>(&StoreIntegerKey<8>), MakeKeys<I, IntegerKeys<4>>(&StoreIntegerKey<4>)},
+      {MakeValues<I, WideValues<kF16>>(&StoreWideValue<&NarrowF16>),
+       MakeValues<I, WideValues<kBf16>>(&StoreWideValue<&NarrowBf16>),
+       MakeValues<I, IntegerValues<8>>(&StoreIntegerValue<8>), MakeValues<I, IntegerValues<4>>(&StoreIntegerValue<4>)},
       nullptr,
       nullptr,
       &Softmax<I>,

@@ -9,7 +9,6 @@
 #include "kernels/attention_kernel.h"
 #include "kernels/kv_format.h"
 #include "kernels/quantise.h"
-#include "kernels/simd/keys.h"
 
 namespace fastdecode::kernels {
 namespace {
@@ -20,15 +19,15 @@ constexpr float kLargestF16 = 65504.0f;
 inline int NarrowF16(const float* row, int32_t count, uint16_t* out) {
   int beyond = 0;
   for (int32_t i = 0; i < count; i += 8) {
-    alignas(32) float lanes[8];
-    for (int j = 0; j < 8; ++j) {
-      const float x = row[i + j];
-      const bool clipped = std::fabs(x) > kLargestF16 && std::fabs(x) <= 3.4028234663852886e38f;
-      beyond += clipped ? 1 : 0;
-      lanes[j] = clipped ? std::copysign(kLargestF16, x) : x;
-    }
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    const __m256 x = _mm256_loadu_ps(row + i);
+    const __m256 magnitude = _mm256_andnot_ps(sign, x);
+    const __m256 clipped = _mm256_and_ps(_mm256_cmp_ps(magnitude, _mm256_set1_ps(kLargestF16), _CMP_GT_OQ),
+                                         _mm256_cmp_ps(magnitude, _mm256_set1_ps(kLargestFloat), _CMP_LE_OQ));
+    beyond += __builtin_popcount(static_cast<uint32_t>(_mm256_movemask_ps(clipped)));
+    const __m256 largest = _mm256_or_ps(_mm256_and_ps(x, sign), _mm256_set1_ps(kLargestF16));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
-                     _mm256_cvtps_ph(_mm256_load_ps(lanes), _MM_FROUND_TO_NEAREST_INT));
+                     _mm256_cvtps_ph(_mm256_blendv_ps(x, largest, clipped), _MM_FROUND_TO_NEAREST_INT));
   }
   return beyond;
 }
@@ -40,9 +39,6 @@ inline int NarrowBf16(const float* row, int32_t count, uint16_t* out) {
 }
 
 using Narrow = int (*)(const float*, int32_t, uint16_t*);
-
-inline int64_t WideKeyBytes(int32_t head_dim) { return int64_t{head_dim} * kTileTokens * 2; }
-inline int64_t WideValueBytes(int32_t head_dim) { return int64_t{PaddedDim(head_dim)} * kTileTokens * 2; }
 
 template <Narrow kNarrow>
 int StoreWideKey(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
@@ -71,68 +67,87 @@ int StoreWideValue(const float* row, int32_t head_dim, int32_t token, std::byte*
   return beyond;
 }
 
-inline uint16_t* ScalesAt(std::byte* tile, int64_t payload) { return reinterpret_cast<uint16_t*>(tile + payload); }
-
-inline int64_t Int8KeyBytes(int32_t head_dim) { return int64_t{head_dim} * kTileTokens + kTileTokens * 2; }
-inline int64_t Int8ValueBytes(int32_t head_dim) { return int64_t{PaddedDim(head_dim)} * kTileTokens + kTileTokens * 2; }
-
-inline int StoreInt8Key(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
-  int8_t quants[kMaxHeadDim];
-  ScalesAt(tile, int64_t{head_dim} * kTileTokens)[token] = QuantiseInt8(row, head_dim, quants);
-  auto* to = reinterpret_cast<int8_t*>(tile) + token;
-  for (int32_t d = 0; d < head_dim; ++d) to[d * kTileTokens] = quants[d];
-  return 0;
-}
-inline int StoreInt8Value(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
-  int8_t quants[kMaxHeadDim];
-  ScalesAt(tile, int64_t{PaddedDim(head_dim)} * kTileTokens)[token] = QuantiseInt8(row, head_dim, quants);
-  ForParts(head_dim, token, 1, [&](int32_t d, int32_t count, int64_t at) {
-    std::memcpy(tile + at, quants + d, static_cast<size_t>(count));
-  });
-  return 0;
-}
-
-inline int64_t Int4KeyBytes(int32_t head_dim) {
-  return int64_t{head_dim} * kTileTokens / 2 + int64_t{Parts(head_dim)} * kTileTokens * 2;
-}
-inline int64_t Int4ValueBytes(int32_t head_dim) {
-  return int64_t{PaddedDim(head_dim)} * kTileTokens / 2 + int64_t{Parts(head_dim)} * kTileTokens * 2;
-}
-
-// Quantises the parts of a row; scale of part p goes to scales[p * kTileTokens].
-inline void QuantiseParts(const float* row, int32_t head_dim, int8_t* quants, uint16_t* scales) {
-  for (int32_t d = 0; d < head_dim; d += kPartDims) {
-    const int32_t count = head_dim - d < kPartDims ? head_dim - d : kPartDims;
-    scales[d / kPartDims * kTileTokens] = QuantiseInt4(row + d, count, quants + d);
+// The first of the row's elements of largest magnitude; NaN if one is not finite.
+inline float Extreme(const float* row, int32_t count) {
+  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  __m256i top = _mm256_setzero_si256();
+  for (int32_t i = 0; i < count; i += 8) {  // bits of NaN and infinity are above all others'
+    top = _mm256_max_epi32(top, _mm256_castps_si256(_mm256_and_ps(_mm256_loadu_ps(row + i), magnitude)));
+  }
+  top = _mm256_max_epi32(top, _mm256_permute2x128_si256(top, top, 0x01));
+  top = _mm256_max_epi32(top, _mm256_shuffle_epi32(top, 0x4e));
+  const __m256 largest = _mm256_castsi256_ps(_mm256_max_epi32(top, _mm256_shuffle_epi32(top, 0xb1)));
+  if (!(_mm256_cvtss_f32(largest) <= kLargestFloat)) return __builtin_nanf("");
+  for (int32_t i = 0;; i += 8) {
+    const __m256 is_it = _mm256_cmp_ps(_mm256_and_ps(_mm256_loadu_ps(row + i), magnitude), largest, _CMP_EQ_OQ);
+    const auto found = static_cast<uint32_t>(_mm256_movemask_ps(is_it));
+    if (found != 0) return row[i + __builtin_ctz(found)];
   }
 }
 
-inline int StoreInt4Key(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
-  const int32_t rows = head_dim / 8;
-  int8_t quants[kMaxHeadDim];
-  QuantiseParts(row, head_dim, quants, ScalesAt(tile, int64_t{rows} * kTileTokens * 4) + token);
-  auto* const words = reinterpret_cast<uint32_t*>(tile) + token;
-  for (int32_t r = 0; r < rows; ++r) {
+// quantise.h's arithmetic, 8 elements at once: elements of a group that share a scale, each plus the offset.
+template <int kBits>
+uint16_t QuantiseGroup(const float* row, int32_t count, uint8_t* elements) {
+  const QuantisedScale scale = kBits == 8 ? ScaleOfInt8(Extreme(row, count)) : ScaleOfInt4(Extreme(row, count));
+  const __m256 inverse = _mm256_set1_ps(scale.inverse);
+  const __m256i offset = _mm256_set1_epi32(1 << (kBits - 1));
+  for (int32_t i = 0; i < count; i += 8) {
+    const __m256 x = scale.inverse == 0 ? _mm256_setzero_ps() : _mm256_mul_ps(_mm256_loadu_ps(row + i), inverse);
+    const __m256 half = _mm256_or_ps(_mm256_and_ps(x, _mm256_set1_ps(-0.0f)), _mm256_set1_ps(0.5f));
+    const __m256i quants = _mm256_add_epi32(_mm256_cvttps_epi32(_mm256_add_ps(x, half)), offset);
+    const __m256i bounded = _mm256_min_epi32(quants, _mm256_set1_epi32((1 << kBits) - 1));
+    const __m128i shorts = _mm_packs_epi32(_mm256_castsi256_si128(bounded), _mm256_extracti128_si256(bounded, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(elements + i), _mm_packus_epi16(shorts, shorts));
+  }
+  return scale.stored;
+}
+
+// Scale of group g goes to scales[g * kTileTokens].
+template <int kBits>
+void QuantiseRow(const float* row, int32_t head_dim, uint8_t* elements, std::byte* scales) {
+  const int32_t width = kBits == 8 ? head_dim : kPartDims;
+  for (int32_t d = 0; d < head_dim; d += width) {
+    const uint16_t scale = QuantiseGroup<kBits>(row + d, head_dim - d < width ? head_dim - d : width, elements + d);
+    std::memcpy(scales + int64_t{d / width} * kTileTokens * 2, &scale, 2);
+  }
+}
+
+// Where element e of a word is: even ones in its lower half.
+template <int kBits>
+constexpr int ShiftInWord(int e) {
+  return e % 2 * 16 + e / 2 * kBits;
+}
+
+template <int kBits>
+int StoreIntegerKey(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
+  constexpr int kElements = 32 / kBits;
+  uint8_t elements[kMaxHeadDim];
+  QuantiseRow<kBits>(row, head_dim, elements, tile + int64_t{head_dim} * kTileTokens * kBits / 8 + token * 2);
+  for (int32_t d = 0; d < head_dim; d += kElements) {
     uint32_t word = 0;
-    for (int32_t i = 0; i < 8; ++i) word |= (static_cast<uint32_t>(quants[8 * r + i]) & 15u) << (4 * i);
-    words[r * kTileTokens] = word;
+    for (int e = 0; e < kElements; ++e) word |= uint32_t{elements[d + e]} << ShiftInWord<kBits>(e);
+    std::memcpy(tile + (int64_t{d / kElements} * kTileTokens + token) * 4, &word, 4);
   }
   return 0;
 }
-inline int StoreInt4Value(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
-  const int32_t padded = PaddedDim(head_dim);
-  int8_t quants[kMaxHeadDim] = {};
-  QuantiseParts(row, head_dim, quants, ScalesAt(tile, int64_t{padded} * kTileTokens / 2) + token);
-  for (int32_t d = 0; d < padded; d += 16) {
-    const int32_t part = d / kPartDims * kPartDims;
-    const int32_t vectors = padded - part < kPartDims ? 1 : 2;
-    const int32_t entry = token * vectors + (d - part) / 16;
-    const int shift = entry % 8 * 4;
-    auto* const words = reinterpret_cast<uint32_t*>(tile + int64_t{part} * kTileTokens / 2) + entry / 8 * 16;
-    for (int32_t i = 0; i < 16; ++i) {
-      words[i] = (words[i] & ~(15u << shift)) | (static_cast<uint32_t>(quants[d + i]) & 15u) << shift;
+
+template <int kBits>
+int StoreIntegerValue(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
+  constexpr int kElements = 32 / kBits;
+  constexpr uint32_t kMask = (1u << kBits) - 1;
+  uint8_t elements[kMaxHeadDim];
+  QuantiseRow<kBits>(row, head_dim, elements, tile + int64_t{PaddedDim(head_dim)} * kTileTokens * kBits / 8 + token * 2);
+  const int shift = ShiftInWord<kBits>(token % kElements);
+  ForParts(head_dim, 0, 1, [&](int32_t d, int32_t count, int64_t at) {
+    const int32_t width = PaddedDim(head_dim) - d < kPartDims ? PaddedDim(head_dim) - d : kPartDims;
+    std::byte* const words = tile + at * kBits / 8 + int64_t{token / kElements} * width * 4;
+    for (int32_t i = 0; i < count; ++i) {
+      uint32_t word;
+      std::memcpy(&word, words + 4 * i, 4);
+      word = (word & ~(kMask << shift)) | uint32_t{elements[d + i]} << shift;
+      std::memcpy(words + 4 * i, &word, 4);
     }
-  }
+  });
   return 0;
 }
 

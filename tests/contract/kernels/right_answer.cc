@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <utility>
 
 namespace fastdecode::kernels {
 namespace {
@@ -18,18 +20,41 @@ struct Token {
   int index;
   double score;
   double terms;
+  double steps;
 };
+
+double Largest(const double* row, int count) {
+  double largest = 0;
+  for (int d = 0; d < count; ++d) largest = std::max(largest, std::fabs(row[d]));
+  return largest;
+}
+
+// The root of the sum over tokens of the square of the tile's largest p * (largest |v| of the head).
+double StepsOfWeights(const RowQuestion& r, const std::vector<Token>& seen, double log_of_sum) {
+  std::map<int, std::pair<int, double>> tiles;  // tokens seen, largest
+  for (const Token& token : seen) {
+    auto& [count, largest] = tiles[token.index / kTileTokens];
+    ++count;
+    largest = std::max(largest, std::exp(token.score - log_of_sum) * Largest(r.v + token.index * r.stride, r.head_dim));
+  }
+  double squares = 0;
+  for (const auto& [tile, of] : tiles) squares += of.first * of.second * of.second;
+  return std::sqrt(squares);
+}
 
 std::vector<Token> Scores(const RowQuestion& r) {
   std::vector<Token> seen;
   for (int t = 0; t < r.length; ++t) {
     if (!Sees(r, t)) continue;
-    Token token{t, 0, 0};
+    Token token{t, 0, 0, 0};
+    double squares = 0;
     for (int d = 0; d < r.head_dim; ++d) {
       const double term = r.q[d] * r.k[t * r.stride + d];
       token.score += term;
       token.terms += std::fabs(term);
+      squares += r.k[t * r.stride + d] * r.k[t * r.stride + d];
     }
+    token.steps = Largest(r.q, r.head_dim) * std::sqrt(squares) * std::fabs(r.scale);
     token.score *= r.scale;
     token.terms *= std::fabs(r.scale);
     if (r.soft_cap != 0) token.score = r.soft_cap * std::tanh(token.score / r.soft_cap);
@@ -49,13 +74,15 @@ RightRow AnswerRow(const RowQuestion& r) {
   RightRow right;
   const auto dim = static_cast<size_t>(r.head_dim);
   for (auto* of :
-       {&right.values, &right.value_of_terms, &right.value_of_distance, &right.value_spread, &right.value_magnitude}) {
+       {&right.values, &right.value_of_terms, &right.value_of_steps, &right.value_of_distance, &right.value_spread, &right.value_magnitude}) {
     of->assign(dim, 0);
   }
   right.lse = largest + std::log(sum);
+  right.value_steps = StepsOfWeights(r, seen, right.lse);
   for (const Token& token : seen) {
     const double p = std::exp(token.score - largest) / sum;
     right.lse_of_terms += p * token.terms;
+    right.lse_of_steps += p * token.steps;
     right.lse_of_distance += p * (largest - token.score);
     for (size_t d = 0; d < dim; ++d) {
       const double v = r.v[token.index * r.stride + static_cast<int64_t>(d)];
@@ -68,6 +95,7 @@ RightRow AnswerRow(const RowQuestion& r) {
     for (size_t d = 0; d < dim; ++d) {
       const double off = p * std::fabs(r.v[token.index * r.stride + static_cast<int64_t>(d)] - right.values[d]);
       right.value_of_terms[d] += off * token.terms;
+      right.value_of_steps[d] += off * token.steps;
       right.value_of_distance[d] += off * (largest - token.score);
       right.value_spread[d] += off;
     }
@@ -77,12 +105,13 @@ RightRow AnswerRow(const RowQuestion& r) {
 
 double Bound::value(const RightRow& row, int index) const {
   const auto d = static_cast<size_t>(index);
-  return score_terms * row.value_of_terms[d] + 2 * kUnit * row.value_of_distance[d] + weight * row.value_spread[d] +
+  return score_terms * row.value_of_terms[d] + score_steps * row.value_of_steps[d] + value_steps * row.value_steps +
+         2 * kUnit * row.value_of_distance[d] + weight * row.value_spread[d] +
          (sums + products) * row.value_magnitude[d] + 0x1p-60;
 }
 
 double Bound::lse(const RightRow& row) const {
-  return score_terms * row.lse_of_terms + 2 * kUnit * row.lse_of_distance + weight + sums +
+  return score_terms * row.lse_of_terms + score_steps * row.lse_of_steps + 2 * kUnit * row.lse_of_distance + weight + sums +
          2 * kUnit * std::fabs(row.lse);
 }
 
@@ -100,6 +129,11 @@ Bound BoundOf(const AttentionKernel& kernel, const BoundedCase& c) {
   bound.weight = kExp2 * (2 + std::log2(tiles)) + 8 * kUnit * c.soft_cap;
   // Numerator and denominator.
   bound.sums = 2 * kUnit * (kRoot * std::sqrt(c.tokens) + 2) + (c.values >= KvFormat::kInt8 ? kUnit : 0);
+  // int8, int4: queries and weights of 16 bits, rounded, so off by a uniform error below 2^-16 of the largest; four
+  // standard deviations.
+  constexpr double kShort = 2.31 * 0x1p-16;
+  bound.score_steps = !exact && c.keys >= KvFormat::kInt8 ? kShort : 0;
+  bound.value_steps = !exact && c.values >= KvFormat::kInt8 ? kShort : 0;
   // AMX: weights and values are hi + lo of 8 bits each, cut off and not rounded; a lo is below 2^-7 of its number.
   // What is left out is lo * lo (2^-14), and a weight's lo is rounded to 8 bits (2^-16).
   const bool tiles_of_bf16 = kernel.name == "amx" && c.vectors >= 5 && c.values == KvFormat::kF16;

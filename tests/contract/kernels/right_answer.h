@@ -14,11 +14,14 @@ struct RightRow {
   double lse = 0;
   // What errors are in proportion to. p is a token's share of the sum of weights.
   double lse_of_terms = 0;             // sum of p * (sum of |q k scale| over the dimensions)
+  double lse_of_steps = 0;             // sum of p * (largest |q| * root of the sum of k^2, * scale)
   double lse_of_distance = 0;          // sum of p * |score - largest score|
   std::vector<double> value_of_terms;  // [head_dim] sum of p * |v - value| * (the same)
+  std::vector<double> value_of_steps;  // the same with the steps of lse_of_steps
   std::vector<double> value_of_distance;
   std::vector<double> value_spread;     // sum of p * |v - value|
   std::vector<double> value_magnitude;  // sum of p * |v|
+  double value_steps = 0;               // root of the sum over tokens of the square of their tile's largest p * |v|
 };
 
 struct RowQuestion {
@@ -43,7 +46,9 @@ struct Bound {
   double lse(const RightRow& row) const;
 
   double score_terms = 0;  // of a score, times the sum of its terms' magnitudes
+  double score_steps = 0;  // of a score, times what a query's largest element makes of a step in fixed point
   double weight = 0;       // of a weight, relative
+  double value_steps = 0;  // of a value, times what a tile's largest weight makes of one
   double sums = 0;         // of sums over tokens, times the sum of their terms' magnitudes
   double products = 0;     // the same, of the weighted values alone
 };

@@ -21,15 +21,12 @@ double Wide(KvFormat format, const std::byte* at) {
   return format == KvFormat::kF16 ? HalfValue(bits) : Bf16Value(bits);
 }
 
-double Byte(const std::byte* at) {
-  const int value = std::to_integer<int>(*at);
-  return value < 128 ? value : value - 256;
-}
+// Of four: the first and third in the lower half of a little-endian word, the others in its upper half.
+double Byte(const std::byte* word, int i) { return std::to_integer<int>(word[i % 2 * 2 + i / 2]) - 128; }
 
-// Nibble i of a little-endian word is in byte i / 2, the even ones below.
+// Of eight: the even ones in the lower half, from its lowest bits up, the odd ones in the upper.
 double Nibble(const std::byte* word, int i) {
-  const int value = std::to_integer<int>(word[i / 2]) >> (i % 2 * 4) & 15;
-  return value < 8 ? value : value - 16;
+  return (std::to_integer<int>(word[i % 2 * 2 + i / 4]) >> (i / 2 % 2 * 4) & 15) - 8;
 }
 
 int Padded(int head_dim) { return head_dim % 16 == 0 ? head_dim : head_dim + 8; }
@@ -89,7 +86,7 @@ double StoredKeyScale(KvFormat format, const std::byte* tile, int head_dim, int 
 
 double StoredKey(KvFormat format, const std::byte* tile, int head_dim, int token, int d) {
   const double scale = StoredKeyScale(format, tile, head_dim, token, d);
-  if (format == KvFormat::kInt8) return scale * Byte(tile + d * kTokens + token);
+  if (format == KvFormat::kInt8) return scale * Byte(tile + (d / 4 * kTokens + token) * 4, d % 4);
   if (format == KvFormat::kInt4) return scale * Nibble(tile + (d / 8 * kTokens + token) * 4, d % 8);
   return Wide(format, tile + (d * kTokens + token) * 2);
 }
@@ -105,12 +102,13 @@ double StoredValue(KvFormat format, const std::byte* tile, int head_dim, int tok
   const double scale = StoredValueScale(format, tile, head_dim, token, d);
   const int width = Width(head_dim, d);
   const int before = d / kPart * kPart * kTokens;  // elements of the parts before
-  if (format == KvFormat::kInt4) {
-    const int entry = token * (width / 16) + d % kPart / 16;
-    return scale * Nibble(tile + before / 2 + (entry / 8 * 16 + d % 16) * 4, entry % 8);
+  if (format == KvFormat::kInt8) {
+    return scale * Byte(tile + before + (token / 4 * width + d % kPart) * 4, token % 4);
   }
-  const int element = before + token * width + d % kPart;
-  return format == KvFormat::kInt8 ? scale * Byte(tile + element) : Wide(format, tile + element * 2);
+  if (format == KvFormat::kInt4) {
+    return scale * Nibble(tile + before / 2 + (token / 8 * width + d % kPart) * 4, token % 8);
+  }
+  return Wide(format, tile + (before + token * width + d % kPart) * 2);
 }
 
 }  // namespace fastdecode::kernels

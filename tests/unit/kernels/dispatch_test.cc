@@ -23,11 +23,11 @@ TEST(Dispatch, EveryKernelIsListedOnceAndFoundByName) {
 
 TEST(Dispatch, AutoTakesTheBestThatTheCpuHas) {
   constexpr uint32_t kWithAvx2 = kAvx2 | kFma | kF16c;
-  constexpr uint32_t kWithAvx512 = kWithAvx2 | kAvx512f | kAvx512vl | kAvx512dq;
+  constexpr uint32_t kWithAvx512 = kWithAvx2 | kAvx512f | kAvx512vl | kAvx512dq | kAvx512bw | kAvx512vnni;
   EXPECT_EQ(ChooseAttentionKernel("auto", kWithAvx2).kernel->name, "avx2");
   EXPECT_EQ(ChooseAttentionKernel("auto", kWithAvx2 | kAvx512f).kernel->name, "avx2");
   EXPECT_EQ(ChooseAttentionKernel("auto", kWithAvx512).kernel->name, "avx512");
-  EXPECT_EQ(ChooseAttentionKernel("auto", kWithAvx512 | kAvx512bw | kAvx512bf16).kernel->name, "avx512");
+  EXPECT_EQ(ChooseAttentionKernel("auto", kWithAvx512 | kAvx512bf16).kernel->name, "avx512");
   EXPECT_EQ(ChooseAttentionKernel("auto", kEverything).kernel->name, "amx");
 }
 
@@ -65,6 +65,7 @@ TEST(Dispatch, FeaturesAgreeWithTheCompilersOwnDetection) {
   EXPECT_EQ((features & kAvx512vl) != 0, __builtin_cpu_supports("avx512vl") != 0);
   EXPECT_EQ((features & kAvx512dq) != 0, __builtin_cpu_supports("avx512dq") != 0);
   EXPECT_EQ((features & kAvx512bw) != 0, __builtin_cpu_supports("avx512bw") != 0);
+  EXPECT_EQ((features & kAvx512vnni) != 0, __builtin_cpu_supports("avx512vnni") != 0);
   EXPECT_EQ((features & kAvx512bf16) != 0, __builtin_cpu_supports("avx512bf16") != 0);
 }
 
