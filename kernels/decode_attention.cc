@@ -248,6 +248,13 @@ void Merge(const AttentionKernel& kernel, const MergeParams& p) {
   }
 }
 
+// Asks for the tile of the first new token: a key's elements go to nearly all of its lines, one miss each, and the
+// attention that follows reads them all.
+static void FetchTile(const AppendParams& p, int32_t head) {
+  const std::byte* const tile = p.block + p.layout.TileOffset(head, p.in_block);
+  for (int64_t at = 0; at < p.layout.tile_bytes(); at += kLine) __builtin_prefetch(tile + at, 0, 2);
+}
+
 int64_t Append(const AttentionKernel& kernel, const AppendParams& p) {
   alignas(64) float row[kMaxHeadDim];
   const int32_t dim = p.layout.head_dim;
@@ -261,7 +268,9 @@ int64_t Append(const AttentionKernel& kernel, const AppendParams& p) {
     }
   };
   int64_t beyond = 0;
+  FetchTile(p, p.head_begin);
   for (int32_t head = p.head_begin; head < p.head_end; ++head) {
+    if (head + 1 < p.head_end) FetchTile(p, head + 1);
     for (int32_t t = 0; t < p.tokens; ++t) {
       const int32_t in_block = p.in_block + t;
       std::byte* const tile = p.block + p.layout.TileOffset(head, in_block);

@@ -56,8 +56,8 @@ uint32_t DetectCpuFeatures() {
   constexpr uint32_t kAvx512vlBit = 1u << 31;
   constexpr uint32_t kAvx512vnniBit = 1u << 11;  // leaf 7, ecx
   constexpr uint32_t kAmxBf16Bit = 1u << 22;     // leaf 7, edx
-  constexpr uint32_t kAmxTileBit = 1u << 24;    // leaf 7, edx
-  constexpr uint32_t kAvx512bf16Bit = 1u << 5;  // leaf 7.1, eax
+  constexpr uint32_t kAmxTileBit = 1u << 24;     // leaf 7, edx
+  constexpr uint32_t kAvx512bf16Bit = 1u << 5;   // leaf 7.1, eax
   constexpr uint64_t kTileState = 0x60000;
   constexpr uint64_t kYmmState = 0x6;
   constexpr uint64_t kZmmState = 0xe6;

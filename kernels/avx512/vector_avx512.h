@@ -67,9 +67,7 @@ struct Avx512 {
   static F MaxBits(F a, F b) {
     return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
-  static float ReduceMaxBits(F x) {
-    return std::bit_cast<float>(_mm512_reduce_max_epi32(_mm512_castps_si512(x)));
-  }
+  static float ReduceMaxBits(F x) { return std::bit_cast<float>(_mm512_reduce_max_epi32(_mm512_castps_si512(x))); }
   static void StoreF16(uint16_t* p, F x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }

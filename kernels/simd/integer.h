@@ -165,9 +165,8 @@ struct IntegerValues {
     });
     Unroll<H>([&]<int h>() FD_INLINE {
       F w[N];
-      Unroll<N>([&]<int i>() FD_INLINE {
-        w[i] = I::Mul(I::Load(weights + h * kTileTokens + i * I::kLanes), scale[i]);
-      });
+      Unroll<N>([&]<int i>()
+                    FD_INLINE { w[i] = I::Mul(I::Load(weights + h * kTileTokens + i * I::kLanes), scale[i]); });
       F top = I::Abs(w[0]);
       Unroll<N - 1>([&]<int i>() FD_INLINE { top = I::MaxBits(top, I::Abs(w[i + 1])); });
       const float largest = I::ReduceMaxBits(top);
@@ -233,9 +232,12 @@ struct IntegerValues {
   template <class I, int H, bool kOnce>
   static void Pass(const ValueArgs& a, const float* weights, float* acc, int padded_dim, Prefetcher& ahead) {
     const uint16_t* const scales = Scales(a.tile, int64_t{kTileTokens} * padded_dim * kBits / 8);
-    Weights<H> packed;
+    // All before the first is needed: what each waits for on the way, the others hide.
+    Weights<H> weights_of[kBits == 8 ? 1 : kMaxHeadDim / kPartDims];
+    const int scale_rows = kBits == 8 ? 1 : Parts(padded_dim);
+    for (int r = 0; r < scale_rows; ++r) Pack<I, H>(weights, scales + r * kTileTokens, a.tokens, weights_of[r]);
     for (int d = 0; d < padded_dim; d += kPartDims) {
-      if (d == 0 || kBits == 4) Pack<I, H>(weights, scales + d / kPartDims * kTileTokens, a.tokens, packed);
+      const Weights<H>& packed = weights_of[kBits == 8 ? 0 : d / kPartDims];
       const std::byte* const part = a.tile + int64_t{d} * kTileTokens * kBits / 8;
       if (padded_dim - d >= kPartDims) {
         AddPart<I, H, 2, kOnce>(packed, part, a.tokens, acc + d, padded_dim, ahead);

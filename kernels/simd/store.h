@@ -136,7 +136,8 @@ int StoreIntegerValue(const float* row, int32_t head_dim, int32_t token, std::by
   constexpr int kElements = 32 / kBits;
   constexpr uint32_t kMask = (1u << kBits) - 1;
   uint8_t elements[kMaxHeadDim];
-  QuantiseRow<kBits>(row, head_dim, elements, tile + int64_t{PaddedDim(head_dim)} * kTileTokens * kBits / 8 + token * 2);
+  QuantiseRow<kBits>(row, head_dim, elements,
+                     tile + int64_t{PaddedDim(head_dim)} * kTileTokens * kBits / 8 + token * 2);
   const int shift = ShiftInWord<kBits>(token % kElements);
   ForParts(head_dim, 0, 1, [&](int32_t d, int32_t count, int64_t at) {
     const int32_t width = PaddedDim(head_dim) - d < kPartDims ? PaddedDim(head_dim) - d : kPartDims;

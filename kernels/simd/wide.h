@@ -51,9 +51,8 @@ struct WideKeys {
         Unroll<8>([&]<int i>() FD_INLINE {
           ahead.Row<kOnce, kRowBytes, i>();
           F key[T];
-          Unroll<T>([&]<int v>() FD_INLINE {
-            key[v] = LoadElements<I, kFormat>(rows + i * kRowBytes + 2 * (t + v * L));
-          });
+          Unroll<T>([&]<int v>()
+                        FD_INLINE { key[v] = LoadElements<I, kFormat>(rows + i * kRowBytes + 2 * (t + v * L)); });
           Unroll<H>([&]<int h>() FD_INLINE {
             const F b = I::Broadcast(query + i * H + h);
             Unroll<T>([&]<int v>() FD_INLINE { sum[i % U][h][v] = I::Fma(key[v], b, sum[i % U][h][v]); });

@@ -6,7 +6,8 @@
 namespace fastdecode::rworker {
 namespace {
 
-// Long enough that partial results (f32, one range each) are under 2 % of what is read.
+// Long enough that partial results (f32, one range each) are under 2 % of what is read. The last range of a context is
+// half of it to one and a half.
 constexpr int32_t kRangeTokens = 512;
 // Bounds of the bytes of a piece. Below, starting one shows; above, nothing is gained.
 constexpr int64_t kMinPieceBytes = int64_t{64} << 10;
@@ -67,7 +68,7 @@ void LayerRun::Plan(StepPlan& plan) const {
   int64_t partials = 0;
   for (PlannedRow& row : plan.rows) {
     const int64_t length = row.position + 1;
-    row.num_ranges = static_cast<int32_t>(CeilDiv(length, range_tokens_));
+    row.num_ranges = static_cast<int32_t>(std::max<int64_t>(1, (length + range_tokens_ / 2) / range_tokens_));
     const int64_t head_bytes = std::min<int64_t>(length, range_tokens_) * token_bytes / shape_.num_kv_heads;
     const int64_t heads = std::clamp<int64_t>(piece_bytes / head_bytes, 1, shape_.num_kv_heads);
     row.head_runs = static_cast<int32_t>(CeilDiv(shape_.num_kv_heads, heads));

@@ -73,8 +73,8 @@ RightRow AnswerRow(const RowQuestion& r) {
   for (const Token& token : seen) sum += std::exp(token.score - largest);
   RightRow right;
   const auto dim = static_cast<size_t>(r.head_dim);
-  for (auto* of :
-       {&right.values, &right.value_of_terms, &right.value_of_steps, &right.value_of_distance, &right.value_spread, &right.value_magnitude}) {
+  for (auto* of : {&right.values, &right.value_of_terms, &right.value_of_steps, &right.value_of_distance,
+                   &right.value_spread, &right.value_magnitude}) {
     of->assign(dim, 0);
   }
   right.lse = largest + std::log(sum);
@@ -111,8 +111,8 @@ double Bound::value(const RightRow& row, int index) const {
 }
 
 double Bound::lse(const RightRow& row) const {
-  return score_terms * row.lse_of_terms + score_steps * row.lse_of_steps + 2 * kUnit * row.lse_of_distance + weight + sums +
-         2 * kUnit * std::fabs(row.lse);
+  return score_terms * row.lse_of_terms + score_steps * row.lse_of_steps + 2 * kUnit * row.lse_of_distance + weight +
+         sums + 2 * kUnit * std::fabs(row.lse);
 }
 
 // Each sum of n terms is taken to be off by kRoot * sqrt(n) roundings of the sum of the terms'
