@@ -43,8 +43,7 @@ class Decode(RdmaCase):
         return output, sworker.output
 
     def test_ids_are_those_of_tcp_and_of_hugging_face(self):
-        files = self.programs("fastdecode-rworker", "fastdecode-sworker")
-        files["decode_ids"] = os.path.join(self.BUILD, "tests/decode_ids")
+        files = self.programs("fastdecode-rworker", "fastdecode-sworker", "decode_ids")
         files["oracle.json"] = os.path.join(ROOT, ORACLE)
         trees = {"model": os.path.join(ROOT, "models", MODEL)}
         with self.rig.machine("vm", files=files, trees=trees) as machine:

@@ -4,13 +4,10 @@ Host r has two R-workers (the real program), host s an S-worker's links without 
 cable between them. Usage: faults_test.py BUILD_FOLDER
 """
 
-import os
 import re
-import shutil
-import tempfile
 import time
 
-from rdma_case import RdmaCase, main, vm
+from rdma_case import RdmaCase, main
 
 PORTS = (7200, 7201)
 R, S = "10.9.0.1", "10.9.0.2"
@@ -21,17 +18,13 @@ SECRET = "printf %064d 7 >/tmp/secret; chmod 600 /tmp/secret"
 
 class Faults(RdmaCase):
     def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="fastdecode-cable-")
-        self.addCleanup(shutil.rmtree, self.folder)
-        self.cable = vm.Cable(self.folder, ["r", "s"])
+        self.cable = self.lay_cable("r", "s")
         self.rworkers = {}
-        self.r = self.boot("r", R, self.programs("fastdecode-rworker"))
-        self.s = self.boot("s", S, {"link_probe": os.path.join(self.BUILD, "tests/link_probe")})
+        self.r = self.boot_host("r", R, "fastdecode-rworker")
+        self.s = self.boot_host("s", S, "link_probe")
 
-    def boot(self, name, address, files):
-        machine = self.rig.machine(name, files=files, cpus=1, address=address, cable=self.cable)
-        machine.__enter__()
-        self.addCleanup(machine.__exit__)
+    def boot_host(self, name, address, program):
+        machine = self.boot(name, [program], cpus=1, address=address, cable=self.cable)
         machine.run(SECRET)
         return machine
 
@@ -45,7 +38,7 @@ class Faults(RdmaCase):
 
     def start_probe(self):
         addresses = " ".join(f"{R}:{port}" for port in PORTS)
-        self.probe = self.s.spawn(f"echo $$ >/tmp/probe; exec link_probe /tmp/secret {addresses}")
+        self.probe = self.s.spawn(f"echo $$ >/tmp/probe; exec link_probe --transport=verbs /tmp/secret {addresses}")
         self.seen = 0
 
     def signal(self, machine, name, process):
@@ -161,7 +154,7 @@ class Faults(RdmaCase):
         self.r.kill()
         for _ in range(2):
             self.expect("^lost . .*(silent|retry exceeded)", NOTICE_S)
-        self.r = self.boot("r", R, self.programs("fastdecode-rworker"))
+        self.r = self.boot_host("r", R, "fastdecode-rworker")
         for index in (0, 1):
             self.start_rworker(index)
         self.both_joined()

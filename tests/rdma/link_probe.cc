@@ -1,12 +1,16 @@
-// An S-worker's links without a model: joins R-workers over verbs and keeps a small message
-// going round with each, and says what happens, a line an event:
+// An S-worker's links without a model: joins R-workers and keeps a small message going round
+// with each, and says what happens, a line an event:
 //
-//   joined INDEX INCARNATION TRANSPORT | lost INDEX INCARNATION REASON | traffic INDEX ROUNDS
+//   joined INDEX INCARNATION TRANSPORT (WHY) | lost INDEX INCARNATION REASON | missing INDEX REASON | traffic INDEX
+//   ROUNDS
 //
-//   link_probe SECRET_FILE ADDRESS ...
+//   link_probe [--transport=KIND] [--gid_index=N] SECRET_FILE ADDRESS ...
+//
+// Exit status 1: it cannot start, and says why.
 #include <poll.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -37,13 +41,13 @@ struct Link {
   uint64_t rounds = 0;
 };
 
-SessionOptions Options() {
+SessionOptions Options(const TransportSettings& transport) {
   SessionOptions options;
   options.shape = {2, 4, 2, 16};
   options.max_context = 256;
   options.max_sequences = 32;
   options.max_rows = 16;
-  options.transport.kind = TransportKind::kVerbs;
+  options.transport = transport;
   options.name = "link_probe";
   return options;
 }
@@ -72,17 +76,22 @@ Status Advance(Link& link) {
 
 class Probe {
  public:
-  Probe(std::vector<std::string> addresses, const Secret& secret) : links_(addresses.size()) {
+  explicit Probe(size_t num_rworkers) : links_(num_rworkers), missing_(num_rworkers) {}
+
+  Status Start(std::vector<std::string> addresses, const Secret& secret, const TransportSettings& transport) {
     RWorkerCallbacks callbacks;
     callbacks.on_joined = [this](int index, const RWorkerGrant& grant, std::unique_ptr<Endpoint> endpoint) {
       std::lock_guard lock(mutex_);
-      events_.push_back({index, grant.incarnation, std::move(endpoint), NameOf(grant.transport)});
+      events_.push_back({index, grant.incarnation, std::move(endpoint),
+                         NameOf(grant.transport) + (" (" + grant.transport_why + ")")});
     };
     callbacks.on_lost = [this](int index, uint32_t incarnation, const Status& reason) {
       std::lock_guard lock(mutex_);
       events_.push_back({index, incarnation, nullptr, reason.message()});
     };
-    pool_ = RWorkerPool::Start(std::move(addresses), secret, Options(), AllocatePageableSlots, callbacks).value();
+    FD_ASSIGN_OR_RETURN(
+        pool_, RWorkerPool::Start(std::move(addresses), secret, Options(transport), AllocatePageableSlots, callbacks));
+    return OkStatus();
   }
 
   [[noreturn]] void Run() {
@@ -92,16 +101,27 @@ class Probe {
       for (size_t i = 0; i < links_.size(); ++i) AdvanceLink(i);
       if (NowNs() >= next_report_ns) {
         next_report_ns = NowNs() + kReportNs;
-        for (size_t i = 0; i < links_.size(); ++i) {
-          std::printf("traffic %zu %llu\n", i, static_cast<unsigned long long>(links_[i].rounds));
-        }
-        std::fflush(stdout);
+        Report();
       }
       Sleep();
     }
   }
 
  private:
+  void Report() {
+    for (size_t i = 0; i < links_.size(); ++i) {
+      std::printf("traffic %zu %llu\n", i, static_cast<unsigned long long>(links_[i].rounds));
+    }
+    for (const RWorkerPool::Missing& missing : pool_->missing()) {
+      std::string& last = missing_[static_cast<size_t>(missing.index)];
+      if (last != missing.reason.message()) {
+        std::printf("missing %d %s\n", missing.index, missing.reason.message().c_str());
+      }
+      last = missing.reason.message();
+    }
+    std::fflush(stdout);
+  }
+
   void TakeEvents() {
     std::deque<Event> events;
     {
@@ -141,17 +161,39 @@ class Probe {
   std::mutex mutex_;
   std::deque<Event> events_;  // under mutex_
   std::vector<Link> links_;
+  std::vector<std::string> missing_;  // why, as it was said last
   std::unique_ptr<RWorkerPool> pool_;
 };
+
+Status Run(const std::vector<std::string>& arguments) {
+  TransportSettings transport;
+  std::vector<std::string> words;
+  for (const std::string& argument : arguments) {
+    const std::string value = argument.substr(argument.find('=') + 1);
+    if (argument.rfind("--transport=", 0) == 0) {
+      FD_ASSIGN_OR_RETURN(transport.kind, ParseTransportKind(value));
+    } else if (argument.rfind("--gid_index=", 0) == 0) {
+      transport.verbs.gid_index = std::atoi(value.c_str());
+    } else {
+      words.push_back(argument);
+    }
+  }
+  if (words.size() < 2) {
+    return InvalidArgument("usage: link_probe [--transport=KIND] [--gid_index=N] SECRET_FILE ADDRESS ...");
+  }
+  FD_ASSIGN_OR_RETURN(const Secret secret, LoadSecret(words[0]));
+  words.erase(words.begin());
+  Probe probe(words.size());
+  FD_RETURN_IF_ERROR(probe.Start(words, secret, transport));
+  probe.Run();
+}
 
 }  // namespace
 }  // namespace fastdecode
 
 int main(int argc, char** argv) {
   fastdecode::InitLogging(argv[0]);
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: link_probe SECRET_FILE ADDRESS ...\n");
-    return 2;
-  }
-  fastdecode::Probe({argv + 2, argv + argc}, fastdecode::LoadSecret(argv[1]).value()).Run();
+  const fastdecode::Status status = fastdecode::Run({argv + 1, argv + argc});
+  std::fprintf(stderr, "link_probe: %s\n", status.message().c_str());
+  return 1;
 }

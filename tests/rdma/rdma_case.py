@@ -1,8 +1,10 @@
 """What the tests of RDMA share: the rig, the programs, and how a VM that cannot be had skips a test."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -29,11 +31,21 @@ class RdmaCase(unittest.TestCase):
             print(f"tests/rdma: skipped: {missing}")
             sys.exit(vm.SKIPPED)
 
-    def program(self, name):
-        return os.path.join(self.BUILD, "tests" if name.endswith("_test") else "bin", name)
-
     def programs(self, *names):
-        return {name: self.program(name) for name in names}
+        """As Machine's files: each where it was built, in bin/ or tests/."""
+        return {name: next(p for p in (f"{self.BUILD}/bin/{name}", f"{self.BUILD}/tests/{name}") if os.path.exists(p)) for name in names}
+
+    def boot(self, name, programs, **options):
+        """A machine that runs until the test ends."""
+        machine = self.rig.machine(name, files=self.programs(*programs), **options)
+        machine.__enter__()
+        self.addCleanup(machine.__exit__)
+        return machine
+
+    def lay_cable(self, *names):
+        folder = tempfile.mkdtemp(prefix="fastdecode-cable-")
+        self.addCleanup(shutil.rmtree, folder)
+        return vm.Cable(folder, names)
 
 
 def run_on_device(build, commands, timeout_s):

@@ -122,7 +122,12 @@ bool Engine::RunCommands() {
     std::lock_guard lock(mutex_);
     commands.swap(commands_);
   }
-  for (auto& command : commands) command();
+  for (auto& command : commands) {
+    command();
+    // What it lost is told before the next one runs: an R-worker's next life must not be told before the end of this
+    // one.
+    (void)RunAttention();
+  }
   return !commands.empty();
 }
 

@@ -7,6 +7,7 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/transport/transport.h"
 
@@ -35,6 +36,9 @@ struct TransportFactory {
 };
 
 inline void PrintTo(const TransportFactory& factory, std::ostream* out) { *out << factory.name; }
+
+// Those that a suite runs over: pairs.cc, or tests/rdma/far_pairs.cc with its two ends on two hosts.
+std::vector<TransportFactory> Transports();
 
 TransportFactory TcpFactory();
 TransportFactory ShmFactory();

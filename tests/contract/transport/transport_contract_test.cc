@@ -429,7 +429,7 @@ TEST_P(TransportContract, TheSteadyStateAllocatesNothing) {
   EXPECT_EQ(CountedAllocations() - before, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TransportContract, testing::Values(TcpFactory(), ShmFactory(), VerbsFactory()),
+INSTANTIATE_TEST_SUITE_P(All, TransportContract, testing::ValuesIn(Transports()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

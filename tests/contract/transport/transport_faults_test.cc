@@ -10,20 +10,19 @@
 #include <poll.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <string>
 #include <thread>
 
 #include "common/base/clock.h"
 #include "common/transport/faulty_transport.h"
 #include "tests/contract/transport/endpoint_pair.h"
+#include "tests/support/seeds.h"
 
 namespace fastdecode {
 namespace {
 
 constexpr int64_t kPatienceNs = 20'000'000'000;
-uint64_t g_first = 0;
-uint64_t g_seeds = 200;
+Seeds g_seeds{0, 200};
 
 std::byte ByteOf(uint64_t step, size_t i) { return static_cast<std::byte>(step * 131 + i * 7 + (i >> 8)); }
 
@@ -211,8 +210,8 @@ class TransportFaults : public testing::TestWithParam<TransportFactory> {};
 
 TEST_P(TransportFaults, IntactAndInOrderOrAnErrorWithAName) {
   if (GetParam().name == "verbs" && !HasVerbs()) GTEST_SKIP() << "no RDMA device here; tests/rdma runs this in one";
-  for (uint64_t seed = g_first; seed < g_first + g_seeds; ++seed) {
-    SCOPED_TRACE("replay with --first=" + std::to_string(seed) + " --seeds=1");
+  for (uint64_t seed = g_seeds.first; seed < g_seeds.first + g_seeds.count; ++seed) {
+    SCOPED_TRACE(ReplayOf(seed));
     Trial run(GetParam(), seed);
     const bool over = seed % 2 == 0 ? OnOneThread(run) : OnTwoThreads(run);
     EXPECT_TRUE(over) << "it hangs";
@@ -228,7 +227,7 @@ TEST_P(TransportFaults, IntactAndInOrderOrAnErrorWithAName) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TransportFaults, testing::Values(TcpFactory(), ShmFactory(), VerbsFactory()),
+INSTANTIATE_TEST_SUITE_P(All, TransportFaults, testing::ValuesIn(Transports()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
@@ -236,10 +235,6 @@ INSTANTIATE_TEST_SUITE_P(All, TransportFaults, testing::Values(TcpFactory(), Shm
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag.rfind("--first=", 0) == 0) fastdecode::g_first = std::strtoull(argv[i] + 8, nullptr, 10);
-    if (flag.rfind("--seeds=", 0) == 0) fastdecode::g_seeds = std::strtoull(argv[i] + 8, nullptr, 10);
-  }
+  fastdecode::g_seeds = fastdecode::TakeSeeds(argc, argv, fastdecode::g_seeds);
   return RUN_ALL_TESTS();
 }

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <set>
 
@@ -164,6 +165,20 @@ TEST_P(EngineTest, APrefillForALostRWorkerEnds) {
   engine_->Release(11);  // answered, though nothing of it is left
   listener_.Wait([&] { return listener_.freed.contains(11); });
   EXPECT_FALSE(listener_.prefilled.contains(11));
+}
+
+// Both waited while the engine was busy: what comes after a loss may be the R-worker's next life.
+TEST_P(EngineTest, ALossIsToldBeforeTheNextCommandRuns) {
+  std::promise<void> all_wait;
+  std::promise<bool> told;
+  engine_->Post([&] { all_wait.get_future().wait(); });
+  engine_->Post([&] { attention_->Lose(0); });
+  engine_->Post([&] {
+    std::lock_guard lock(listener_.mutex);
+    told.set_value(listener_.lost.contains(0));
+  });
+  all_wait.set_value();
+  EXPECT_TRUE(told.get_future().get());
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, EngineTest, ::testing::Values(1, 2, 3));

@@ -2,10 +2,17 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <linux/memfd.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <cstddef>
+#include <cstdio>
 
 #include "common/transport/shm/shm_endpoint.h"
 
@@ -80,6 +87,26 @@ TEST_F(Shm, OnlySealedMemoryOfTheRightSizeIsMapped) {
   ASSERT_EQ(ftruncate(unsealed.get(), 8192), 0);
   EXPECT_EQ(ShmMemory::Adopt(std::move(unsealed), 8192).status().code(), StatusCode::kDataLoss);
   EXPECT_EQ(ShmMemory::Adopt(Fd(open("/dev/null", O_RDWR)), 8192).status().code(), StatusCode::kDataLoss);
+}
+
+// As a container's seccomp profile may: memfd_create is not permitted, in a process of its own.
+[[noreturn]] void CreateWithoutMemfd() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{std::size(program), program};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) _exit(3);
+  const Status status = ShmMemory::Create(4096).status();
+  std::fprintf(stderr, "%s\n", status.message().c_str());
+  _exit(status.code() == StatusCode::kResourceExhausted ? 0 : 4);
+}
+
+TEST_F(Shm, ARefusedMemfdIsSaidWithWhatToDo) {
+  EXPECT_EXIT(CreateWithoutMemfd(), testing::ExitedWithCode(0),
+              "^this host gives no anonymous shared memory \\(memfd_create\\): .*; .*seccomp profile.*\n$");
 }
 
 TEST_F(Shm, AbsurdPostsAreRefused) {

@@ -12,11 +12,11 @@
 
 #include <array>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/fd.h"
+#include "common/transport/owner_thread.h"
 #include "common/transport/shm/shm_layout.h"
 #include "common/transport/shm/shm_memory.h"
 #include "common/transport/transport.h"
@@ -98,7 +98,6 @@ class ShmEndpoint final : public Endpoint {
   bool MaySpin();
   void Busy(int64_t now_ns);
   Status Fail(Status status);
-  void CheckOwner();
 
   const EndpointOptions options_;
   const ShmMemory memory_;
@@ -120,7 +119,7 @@ class ShmEndpoint final : public Endpoint {
   const int64_t spin_ns_;
   int64_t spin_budget_ns_;
   int64_t idle_since_ns_ = 0;  // 0: the latest Poll found a message
-  std::thread::id owner_;
+  OwnerThread owner_;
 };
 
 }  // namespace fastdecode

@@ -29,13 +29,6 @@ void Pause() {
 
 }  // namespace
 
-void ShmEndpoint::CheckOwner() {
-#ifndef NDEBUG
-  if (owner_ == std::thread::id()) owner_ = std::this_thread::get_id();
-  CHECK(owner_ == std::this_thread::get_id()) << "an endpoint belongs to one thread";
-#endif
-}
-
 Status ShmEndpoint::Fail(Status status) {
   dead_ = std::move(status);
   return dead_;
@@ -57,7 +50,7 @@ Status ShmEndpoint::CollectCredit(LaneState& lane) {
 }
 
 Result<SendSlot> ShmEndpoint::Acquire(Lane which) {
-  CheckOwner();
+  owner_.Check();
   if (!dead_.ok()) return dead_;
   LaneState& lane = this->lane(which);
   if (Status status = CollectCredit(lane); !status.ok()) return Fail(std::move(status));
@@ -70,7 +63,7 @@ Result<SendSlot> ShmEndpoint::Acquire(Lane which) {
 }
 
 Status ShmEndpoint::Post(const SendSlot& slot) {
-  CheckOwner();
+  owner_.Check();
   LaneState& lane = this->lane(slot.lane);
   SlotState& state = lane.send_state[static_cast<size_t>(slot.index)];
   CHECK(state == SlotState::kCaller) << "slot " << slot.index << " posted without Acquire";
@@ -97,7 +90,7 @@ Status ShmEndpoint::Post(const SendSlot& slot) {
 }
 
 void ShmEndpoint::Abandon(const SendSlot& slot) {
-  CheckOwner();
+  owner_.Check();
   LaneState& lane = this->lane(slot.lane);
   SlotState& state = lane.send_state[static_cast<size_t>(slot.index)];
   CHECK(state == SlotState::kCaller) << "slot " << slot.index << " abandoned without Acquire";
@@ -146,7 +139,7 @@ Status ShmEndpoint::Take(LaneState& lane, int* index, size_t* bytes) {
 }
 
 Result<RecvSlot> ShmEndpoint::Poll() {
-  CheckOwner();
+  owner_.Check();
   if (!dead_.ok()) return dead_;
   if (asleep_) WakeUp();
   for (int i = 0; i < kNumLanes; ++i) {
@@ -177,7 +170,7 @@ Result<RecvSlot> ShmEndpoint::Poll() {
 }
 
 void ShmEndpoint::Release(const RecvSlot& slot) {
-  CheckOwner();
+  owner_.Check();
   LaneState& lane = this->lane(slot.lane);
   SlotState& state = lane.recv_state[static_cast<size_t>(slot.index)];
   CHECK(state == SlotState::kCaller) << "slot " << slot.index << " released twice";
@@ -241,7 +234,7 @@ Result<bool> ShmEndpoint::HasNews() {
 }
 
 bool ShmEndpoint::PrepareWait() {
-  CheckOwner();
+  owner_.Check();
   if (!dead_.ok() || MaySpin()) return false;
   const bool starved = std::any_of(lanes_.begin(), lanes_.end(), [](const LaneState& lane) { return lane.starved; });
   const SleepState state = starved ? SleepState::kForMessagesOrCredit : SleepState::kForMessages;

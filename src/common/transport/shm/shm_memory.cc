@@ -38,7 +38,8 @@ Result<Fd> MakeDescriptor(size_t bytes, unsigned flags) {
   Fd descriptor(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
   if (!descriptor.valid()) {
     return Status(StatusCode::kResourceExhausted,
-                  "this host gives no anonymous shared memory (memfd_create): " + DescribeErrno(errno));
+                  "this host gives no anonymous shared memory (memfd_create): " + DescribeErrno(errno) +
+                      "; a container's seccomp profile must allow it");
   }
   if (ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) {
     return Status(StatusCode::kResourceExhausted,

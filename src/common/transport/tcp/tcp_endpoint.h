@@ -11,11 +11,11 @@
 
 #include <array>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/fd.h"
+#include "common/transport/owner_thread.h"
 #include "common/transport/slot_queue.h"
 #include "common/transport/transport.h"
 
@@ -81,7 +81,6 @@ class TcpEndpoint final : public Endpoint {
   Status Fail(Status status);
   Status StreamError(const LaneState& lane, int error) const;
   Status StreamEnd(const LaneState& lane) const;
-  void CheckOwner();
 
   const EndpointOptions options_;
   const std::shared_ptr<std::byte[]> memory_;
@@ -94,7 +93,7 @@ class TcpEndpoint final : public Endpoint {
   // A failed send does not end the endpoint by itself: the peer's last words may still
   // wait to be read. Poll reports it when there is nothing more.
   Status send_failed_;
-  std::thread::id owner_;
+  OwnerThread owner_;
 };
 
 }  // namespace fastdecode

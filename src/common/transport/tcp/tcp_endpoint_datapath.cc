@@ -19,20 +19,13 @@ Status WouldBlock() { return {StatusCode::kWouldBlock, {}}; }
 
 }  // namespace
 
-void TcpEndpoint::CheckOwner() {
-#ifndef NDEBUG
-  if (owner_ == std::thread::id()) owner_ = std::this_thread::get_id();
-  CHECK(owner_ == std::this_thread::get_id()) << "an endpoint belongs to one thread";
-#endif
-}
-
 Status TcpEndpoint::Fail(Status status) {
   dead_ = std::move(status);
   return dead_;
 }
 
 Result<SendSlot> TcpEndpoint::Acquire(Lane which) {
-  CheckOwner();
+  owner_.Check();
   if (!dead_.ok()) return dead_;
   LaneState& lane = this->lane(which);
   lane.starved = lane.send_free.empty();
@@ -44,7 +37,7 @@ Result<SendSlot> TcpEndpoint::Acquire(Lane which) {
 }
 
 Status TcpEndpoint::Post(const SendSlot& slot) {
-  CheckOwner();
+  owner_.Check();
   LaneState& lane = this->lane(slot.lane);
   SlotState& state = lane.send_state[static_cast<size_t>(slot.index)];
   CHECK(state == SlotState::kCaller) << "slot " << slot.index << " posted without Acquire";
@@ -62,7 +55,7 @@ Status TcpEndpoint::Post(const SendSlot& slot) {
 }
 
 void TcpEndpoint::Abandon(const SendSlot& slot) {
-  CheckOwner();
+  owner_.Check();
   LaneState& lane = this->lane(slot.lane);
   SlotState& state = lane.send_state[static_cast<size_t>(slot.index)];
   CHECK(state == SlotState::kCaller) << "slot " << slot.index << " abandoned without Acquire";
@@ -136,7 +129,7 @@ TcpEndpoint::Filled TcpEndpoint::FilledOf(LaneState& lane) {
 }
 
 Result<RecvSlot> TcpEndpoint::Poll() {
-  CheckOwner();
+  owner_.Check();
   if (!dead_.ok()) return dead_;
   for (LaneState& lane : lanes_) Flush(lane);
   Status ended;
@@ -178,7 +171,7 @@ RecvSlot TcpEndpoint::TakeMessage(LaneState& lane, Lane which) {
 }
 
 void TcpEndpoint::Release(const RecvSlot& slot) {
-  CheckOwner();
+  owner_.Check();
   LaneState& lane = this->lane(slot.lane);
   SlotState& state = lane.recv_state[static_cast<size_t>(slot.index)];
   CHECK(state == SlotState::kCaller) << "slot " << slot.index << " released twice";
@@ -187,7 +180,7 @@ void TcpEndpoint::Release(const RecvSlot& slot) {
 }
 
 bool TcpEndpoint::PrepareWait() {
-  CheckOwner();
+  owner_.Check();
   if (!dead_.ok() || !send_failed_.ok()) return false;
   for (int i = 0; i < kNumLanes; ++i) {
     LaneState& lane = lanes_[static_cast<size_t>(i)];

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -85,6 +86,16 @@ Status NoDevice() {
                   "/dev/infiniband is missing (modprobe ib_uverbs)");
 }
 
+// libibverbs' own error says little where it is a matter of permission.
+Status CannotOpen(ibv_device* device, int error) {
+  const std::string file = std::string("/dev/infiniband/") + device->dev_name;
+  const bool allowed = access(file.c_str(), R_OK | W_OK) == 0;
+  return Unavailable(std::string("cannot open the RDMA device ") + ibv_get_device_name(device) + ": " +
+                     (allowed ? std::strerror(error)
+                              : "this user may not read and write " + file + " (" + std::strerror(errno) +
+                                    "); let it, by the file's mode or group"));
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const VerbsDevice>> VerbsDevice::Open(const VerbsOptions& options) {
@@ -106,19 +117,16 @@ Status VerbsDevice::OpenPort(ibv_device* device, const VerbsOptions& options) {
   name_ = ibv_get_device_name(device);
   port_ = static_cast<uint8_t>(options.port);
   context_.reset(ibv_open_device(device));
-  if (context_ == nullptr) {
-    return Unavailable("cannot open the RDMA device " + name_ + ": " + std::strerror(errno) +
-                       " (this user must be able to read and write /dev/infiniband/uverbs*)");
-  }
+  if (context_ == nullptr) return CannotOpen(device, errno);
   if (ibv_query_device(context_.get(), &attr_) != 0) return Unavailable("cannot ask the RDMA device " + name_);
   if (port_ > attr_.phys_port_cnt || ibv_query_port(context_.get(), port_, &port_attr_) != 0) {
     return NotFound("RDMA device " + name_ + " has no port " + std::to_string(port_) + "; it has " +
                     std::to_string(attr_.phys_port_cnt));
   }
   if (port_attr_.state != IBV_PORT_ACTIVE) {
-    return Unavailable("port " + std::to_string(port_) + " of the RDMA device " + name_ + " is down (" +
+    return Unavailable("port " + std::to_string(port_) + " of the RDMA device " + name_ + " is " +
                        ibv_port_state_str(port_attr_.state) +
-                       "): check the cable, `ip link`, and on InfiniBand the subnet manager");
+                       ", not active: check the cable, `ip link`, and on InfiniBand the subnet manager");
   }
   FD_RETURN_IF_ERROR(ChooseGid(options));
   domain_.reset(ibv_alloc_pd(context_.get()));
