@@ -39,6 +39,7 @@ inline void PrintTo(const TransportFactory& factory, std::ostream* out) { *out <
 TransportFactory TcpFactory();
 TransportFactory ShmFactory();
 TransportFactory VerbsFactory();
-bool HasVerbs();  // this host has an RDMA device that works
+TransportFactory VerbsSpinningFactory();  // polls before it sleeps
+bool HasVerbs();                          // this host has an RDMA device that works
 
 }  // namespace fastdecode

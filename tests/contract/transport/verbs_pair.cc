@@ -20,9 +20,9 @@ std::shared_ptr<std::byte[]> AlignedMemory(size_t bytes) {
   return {static_cast<std::byte*>(std::aligned_alloc(64, bytes)), [](std::byte* pointer) { std::free(pointer); }};
 }
 
-std::unique_ptr<VerbsEndpoint> MakeEnd(const EndpointOptions& options) {
+std::unique_ptr<VerbsEndpoint> MakeEnd(const EndpointOptions& options, int spin_us) {
   Result<std::unique_ptr<VerbsEndpoint>> end =
-      VerbsEndpoint::Create(options, Device(), AlignedMemory(EndpointMemoryBytes(options)));
+      VerbsEndpoint::Create(options, Device(), AlignedMemory(EndpointMemoryBytes(options)), spin_us);
   CHECK(end.ok()) << end.status().message();
   return *std::move(end);
 }
@@ -36,20 +36,22 @@ struct Ends {
   std::unique_ptr<VerbsEndpoint> a, b;
 };
 
-Ends ConnectEnds(const EndpointOptions& options) {
-  Ends ends{MakeEnd(options), MakeEnd(options)};
+Ends ConnectEnds(const EndpointOptions& options, int spin_us) {
+  Ends ends{MakeEnd(options, spin_us), MakeEnd(options, spin_us)};
   CHECK(ends.a->Connect(Parsed(ends.b->hello(), options), 0, 0).ok());
   CHECK(ends.b->Connect(Parsed(ends.a->hello(), options), 0, 0).ok());
   return ends;
 }
 
+template <int kSpinUs>
 std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<Endpoint>> Connect(const EndpointOptions& options) {
-  Ends ends = ConnectEnds(options);
+  Ends ends = ConnectEnds(options, kSpinUs);
   return {std::move(ends.a), std::move(ends.b)};
 }
 
+template <int kSpinUs>
 std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<RawEnd>> ConnectRaw(const EndpointOptions& options) {
-  std::unique_ptr<VerbsEndpoint> end = MakeEnd(options);
+  std::unique_ptr<VerbsEndpoint> end = MakeEnd(options, kSpinUs);
   auto raw = std::make_unique<RawVerbsEnd>(end->hello());
   CHECK(end->Connect(raw->hello(), 0, 0).ok());
   return {std::move(end), std::move(raw)};
@@ -86,8 +88,9 @@ class LivingEnd final : public Endpoint {
   const std::shared_ptr<Living> living_;
 };
 
+template <int kSpinUs>
 CuttablePair ConnectCuttable(const EndpointOptions& options) {
-  Ends ends = ConnectEnds(options);
+  Ends ends = ConnectEnds(options, kSpinUs);
   auto living = std::make_shared<Living>();
   const auto cut = [living] {
     std::lock_guard lock(living->mutex);
@@ -97,10 +100,16 @@ CuttablePair ConnectCuttable(const EndpointOptions& options) {
           std::make_unique<LivingEnd>(std::move(ends.b), living), cut};
 }
 
+template <int kSpinUs>
+TransportFactory Factory(const char* name) {
+  return {name, Connect<kSpinUs>, ConnectRaw<kSpinUs>, ConnectCuttable<kSpinUs>};
+}
+
 }  // namespace
 
 bool HasVerbs() { return VerbsDevice::Open(VerbsOptions()).ok(); }
 
-TransportFactory VerbsFactory() { return {"verbs", Connect, ConnectRaw, ConnectCuttable}; }
+TransportFactory VerbsFactory() { return Factory<0>("verbs"); }
+TransportFactory VerbsSpinningFactory() { return Factory<50>("verbs_spinning"); }
 
 }  // namespace fastdecode
