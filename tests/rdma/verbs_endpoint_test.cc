@@ -244,6 +244,48 @@ TEST_F(Verbs, ReleasesInAnyOrderStarveNobody) {
   for (uint64_t step = 50; step < 100; ++step) ends.b->Release(exchange(step));
 }
 
+// So many of the lane's slots, which the caller has then.
+std::vector<SendSlot> AcquireAll(Endpoint& endpoint, Lane lane, size_t count) {
+  std::vector<SendSlot> slots;
+  for (const int64_t deadline = NowNs() + kPatienceNs; slots.size() < count && NowNs() < deadline;) {
+    Result<SendSlot> slot = endpoint.Acquire(lane);
+    if (slot.ok()) slots.push_back(*slot);
+    (void)endpoint.Poll();
+  }
+  EXPECT_EQ(slots.size(), count);
+  return slots;
+}
+
+TEST_F(Verbs, NoDoorbellIsRungThatAnotherOneMakesNeedless) {
+  EndpointOptions options = SmallOptions();
+  options.lanes[1] = {4096, 4, 4};
+  Ends ends = ConnectEnds(options);
+  const uint64_t before_a = ends.a->counters().doorbells, before_b = ends.b->counters().doorbells;
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(ends.a->Post(Prepare(*ends.a, Lane::kBulk, 1000)).ok());
+  // All are acknowledged, so the other end sees them together.
+  for (const SendSlot& slot : AcquireAll(*ends.a, Lane::kBulk, 4)) ends.a->Abandon(slot);
+  EXPECT_EQ(ends.a->counters().doorbells, before_a + 4)
+      << "whoever waits for a slot that will be reported asks for none";
+  for (int i = 0; i < 4; ++i) {
+    const Result<RecvSlot> received = Receive(*ends.b);
+    ASSERT_TRUE(received.ok()) << received.status().ToString();
+    ends.b->Release(*received);
+  }
+  EXPECT_EQ(ends.b->Poll().status().code(), StatusCode::kWouldBlock);
+  EXPECT_EQ(ends.b->counters().doorbells, before_b + 2) << "two credits each, since more messages were there";
+  EXPECT_EQ(ends.b->counters().credit_messages, 2U);
+}
+
+TEST_F(Verbs, ASlotBehindAWriteThatNobodyReportsComesBack) {
+  EndpointOptions options = SmallOptions();
+  options.lanes[1] = {4096, 4, 4};
+  Ends ends = ConnectEnds(options);
+  const uint64_t before = ends.a->counters().doorbells;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(ends.a->Post(Prepare(*ends.a, Lane::kBulk, 1000)).ok());
+  EXPECT_EQ(AcquireAll(*ends.a, Lane::kBulk, 4).size(), 4U);
+  EXPECT_EQ(ends.a->counters().doorbells, before + 4) << "one that asks for the report";
+}
+
 class FakeClock final : public Clock {
  public:
   int64_t NowNs() const override { return now_ns; }

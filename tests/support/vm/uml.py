@@ -17,10 +17,11 @@ import vm
 from kernel import Unavailable, download
 
 SOURCE = "linux-source"
+PATCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "uml_registers.patch")
 # UML_PCI_OVER_VIRTIO gives user-mode Linux the DMA without which the kernel's RDMA cannot be had.
 OPTIONS = """MODULES=n VIRTIO_UML=y UML_PCI_OVER_VIRTIO=y UML_PCI_OVER_VIRTIO_DEVICE_ID=1234 NET=y INET=y IPV6=y UNIX=y PACKET=y
     NETDEVICES=y DUMMY=y UML_NET_VECTOR=y INFINIBAND=y INFINIBAND_USER_ACCESS=y INFINIBAND_ADDR_TRANS=y RDMA_RXE=y TMPFS=y
-    SHMEM=y HUGETLBFS=y DEVTMPFS=y BLK_DEV_INITRD=y PROC_FS=y SYSFS=y BINFMT_ELF=y BINFMT_SCRIPT=y CRYPTO_CRC32=y CRYPTO_CRC32C=y
+    SHMEM=y DEVTMPFS=y BLK_DEV_INITRD=y PROC_FS=y SYSFS=y BINFMT_ELF=y BINFMT_SCRIPT=y CRYPTO_CRC32=y CRYPTO_CRC32C=y
     CONFIGFS_FS=y DEBUG_KERNEL=n UNIX98_PTYS=y SSL=y HZ_250=y HIGH_RES_TIMERS=y""".split()
 NEEDED = ["RDMA_RXE", "INFINIBAND_USER_ACCESS", "UML_NET_VECTOR", "DUMMY", "SSL", "CRYPTO_CRC32"]
 SOCKET_BYTES = 4 << 20
@@ -50,8 +51,8 @@ class Cable:
 
 
 class Rig(vm.Rig):
-    TOOLS = ["busybox", "make", "gcc", "flex", "bison", "bc"]
-    INSTALL = "apt-get install make gcc flex bison bc busybox-static"
+    TOOLS = ["busybox", "make", "gcc", "flex", "bison", "bc", "patch"]
+    INSTALL = "apt-get install make gcc flex bison bc patch busybox-static"
     BASE = "base-uml"
 
     def machine(self, name, **options):
@@ -102,7 +103,7 @@ def _build(folder, image):
     with open(os.path.join(tree, "fragment"), "w", encoding="utf-8") as fragment:
         fragment.writelines(f"CONFIG_{option}\n" for option in OPTIONS)
     with open(os.path.join(folder, "build.log"), "w", encoding="utf-8") as log:
-        for step in (["make", "ARCH=um", "defconfig"], ["scripts/kconfig/merge_config.sh", "-m", ".config", "fragment"],
+        for step in (["patch", "-p1", "-i", PATCH], ["make", "ARCH=um", "defconfig"], ["scripts/kconfig/merge_config.sh", "-m", ".config", "fragment"],
                      ["make", "ARCH=um", "olddefconfig"], ["nice", "make", "ARCH=um", f"-j{os.cpu_count()}", "linux"]):  # fmt: skip
             done = subprocess.run(step, cwd=tree, stdout=log, stderr=log, stdin=subprocess.DEVNULL, check=False)
             if done.returncode != 0:
