@@ -23,6 +23,7 @@ enum class Waiting : uint8_t { kSpin, kSleep };
 struct Work {
   size_t bytes = 64;  // of a message, header included
   int peers = 1;
+  int slots = 4;  // of a lane, each way
   Waiting waiting = Waiting::kSpin;
 };
 
@@ -73,7 +74,5 @@ std::unique_ptr<Kind> MakeTcpKind();
 std::unique_ptr<Kind> MakeShmKind();
 std::unique_ptr<Kind> MakeVerbsKind();
 std::vector<std::unique_ptr<Kind>> AllKinds();
-
-inline constexpr int kSlots = 4;  // of a lane, each way
 
 }  // namespace fastdecode::bench

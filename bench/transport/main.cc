@@ -30,6 +30,7 @@ DEFINE_string(tests, "round_trip,bandwidth", "what to measure");
 DEFINE_string(waiting, "spin,sleep", "how an owner waits for messages");
 DEFINE_string(bytes, "64,1024,16384,65536,262144,1048576,16777216", "sizes of a message, header included");
 DEFINE_string(peers, "1", "endpoints that one owner has, 1 to 8");
+DEFINE_int32(slots, 4, "slots of a lane, each way: messages that may be on their way, 1 to 32");
 DEFINE_int32(runs, 7, "alternating runs");
 DEFINE_double(run_ms, 60, "about how long a run is");
 DEFINE_string(listen, "", "HOST:PORT where this process awaits the one that measures, and is its other end");
@@ -86,10 +87,11 @@ struct Line {
 void Print(const Kind& kind, const Work& work, const Line& line, const Rig& rig) {
   std::printf(
       "{\"name\": \"transport\", \"case\": {\"kind\": \"%s\", \"test\": \"%s\", \"bytes\": %zu, \"peers\": %d, "
+      "\"slots\": %d, "
       "\"waiting\": \"%s\", \"hosts\": %d, \"cpus\": %d}, \"unit\": \"%s\", \"median\": %.4g, \"min\": %.4g, \"max\": "
       "%.4g, \"limit\": {\"what\": \"%s\", \"median\": %.4g, \"min\": %.4g, \"max\": %.4g}, \"ratio\": %.3f, "
       "\"allocations_a_message\": %.4g",
-      kind.name().c_str(), line.test, work.bytes, work.peers, NameOf(work.waiting), TwoHosts() ? 2 : 1,
+      kind.name().c_str(), line.test, work.bytes, work.peers, work.slots, NameOf(work.waiting), TwoHosts() ? 2 : 1,
       TwoCpus() ? 2 : 1, line.unit, line.ours.median(), line.ours.min(), line.ours.max(), line.limit_name.c_str(),
       line.limit.median(), line.limit.min(), line.limit.max(), line.ours.median() / line.limit.median(),
       rig.ours().allocations / rig.ours().messages);
@@ -142,6 +144,7 @@ void MeasureKind(const std::vector<std::unique_ptr<Kind>>& kinds, size_t which, 
         Work work;
         work.bytes = std::max<size_t>(sizeof(MessageHeader), std::stoul(bytes));
         work.peers = std::clamp(std::stoi(peers), 1, 8);
+        work.slots = std::clamp(FLAGS_slots, 1, 32);
         work.waiting = waiting;
         struct Test {
           const char* name;

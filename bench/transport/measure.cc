@@ -86,7 +86,7 @@ bool TryReceive(Endpoint& endpoint) {
 Endpoints ConnectAll(const Kind& kind, const Work& work, Side side, const Channel& channel) {
   EndpointOptions options;
   const size_t slot = (work.bytes + 63) / 64 * 64;
-  options.lanes = {LaneOptions{slot, kSlots, kSlots}, LaneOptions{128, 1, 1}};
+  options.lanes = {LaneOptions{slot, work.slots, work.slots}, LaneOptions{128, 1, 1}};
   options.incarnation = 1;
   options.peer = "the other end";
   Endpoints ends;

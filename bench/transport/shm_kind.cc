@@ -68,11 +68,13 @@ class ShmBare final : public Bare {
   }
 
   int64_t Stream(int count) override {
-    if (slots_.size() == 0) slots_ = ShmMemory::Create(WholePages(std::max(kSlots * work_.bytes, kHugePage))).value();
+    if (slots_.size() == 0)
+      slots_ =
+          ShmMemory::Create(WholePages(std::max(static_cast<size_t>(work_.slots) * work_.bytes, kHugePage))).value();
     for (size_t at = 0; at < slots_.size(); at += 4096) slots_.data()[at] = std::byte{1};
     const int64_t begin = NowNs();
     for (int i = 0; i < count; ++i) {
-      std::memcpy(slots_.data() + static_cast<size_t>(i % kSlots) * work_.bytes, source_.data(), work_.bytes);
+      std::memcpy(slots_.data() + static_cast<size_t>(i % work_.slots) * work_.bytes, source_.data(), work_.bytes);
       std::atomic_signal_fence(std::memory_order_seq_cst);  // each copy is made
     }
     return NowNs() - begin;

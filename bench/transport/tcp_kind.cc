@@ -36,7 +36,7 @@ Fd ConnectSockets(Side side, const Channel& channel) {
 class TcpBare final : public Bare {
  public:
   TcpBare(const Work& work, Fd socket)
-      : work_(work), socket_(std::move(socket)), out_(kSlots * work.bytes), in_(kSlots * work.bytes) {}
+      : work_(work), socket_(std::move(socket)), out_(static_cast<size_t>(work.slots) * work.bytes), in_(out_.size()) {}
 
   std::vector<int64_t> RoundTrips(int count) override {
     std::vector<int64_t> times(static_cast<size_t>(count));
@@ -70,7 +70,7 @@ class TcpBare final : public Bare {
 
  private:
   std::byte* Slot(std::vector<std::byte>& ring, int i) const {
-    return ring.data() + static_cast<size_t>(i % kSlots) * work_.bytes;
+    return ring.data() + static_cast<size_t>(i % work_.slots) * work_.bytes;
   }
 
   void Await(short events) const {

@@ -1,6 +1,6 @@
 // The limit of verbs: the same writes with immediate by bare queue pairs, without headers,
 // without credits (the device's acknowledgements alone bound what is on its way), with one
-// completion queue for all peers. Small messages inline, every second write reported, as ours.
+// completion queue for all peers. Small messages inline, one write in half the slots reported, as ours.
 #include <poll.h>
 
 #include <algorithm>
@@ -17,7 +17,6 @@ namespace fastdecode::bench {
 namespace {
 
 constexpr int kInlineBytes = 512;
-constexpr int kReportEvery = kSlots / 2;
 constexpr int kReceives = 64;  // posted, of a peer
 constexpr int kRequests = 64;
 constexpr int kPollBatch = 16;
@@ -67,8 +66,10 @@ class VerbsBare final : public Bare {
  public:
   VerbsBare(const Work& work, const Channel& channel)
       : work_(work),
+        slots_(static_cast<size_t>(work.slots)),
         device_(*Device()),
-        ring_bytes_(kSlots * work.bytes),
+        ring_bytes_(slots_ * work.bytes),
+        report_every_(static_cast<uint64_t>(std::clamp(work.slots / 2, 1, 16))),
         memory_(AllocatePageableSlots(2 * ring_bytes_ * static_cast<size_t>(work.peers))),
         peers_(static_cast<size_t>(work.peers)) {
     region_.reset(ibv_reg_mr(device_->domain(), memory_.get(), 2 * ring_bytes_ * peers_.size(),
@@ -152,7 +153,7 @@ class VerbsBare final : public Bare {
     if (index + 1 == peers_.size()) channel.Put(char{0});  // this end can be written to
   }
 
-  bool HasRoom(const Peer& peer) const { return peer.written - peer.reported < kSlots; }
+  bool HasRoom(const Peer& peer) const { return peer.written - peer.reported < slots_; }
 
   // Takes a message of each peer that sent some; how many.
   size_t TakeOfEach() {
@@ -168,8 +169,8 @@ class VerbsBare final : public Bare {
   void Write(size_t index, size_t bytes) {
     Peer& peer = peers_[index];
     const uint64_t longest = device_->port_attr().max_msg_sz;
-    const size_t slot = peer.written++ % kSlots * work_.bytes;
-    const bool report = ++peer.unreported >= kReportEvery;
+    const size_t slot = peer.written++ % slots_ * work_.bytes;
+    const bool report = ++peer.unreported >= report_every_;
     if (report) peer.unreported = 0;
     for (size_t at = 0; at < bytes; at += longest) {
       const size_t size = std::min<size_t>(longest, bytes - at);
@@ -208,7 +209,7 @@ class VerbsBare final : public Bare {
         ++peers_[index].came;
         PostReceive(index);
       } else {
-        peers_[index].reported += kReportEvery;
+        peers_[index].reported += report_every_;
       }
     }
     return count;
@@ -232,8 +233,10 @@ class VerbsBare final : public Bare {
   }
 
   const Work work_;
+  const size_t slots_;
   const std::shared_ptr<const VerbsDevice> device_;
   const size_t ring_bytes_;
+  const uint64_t report_every_;
   const std::shared_ptr<std::byte[]> memory_;  // for each peer, what is sent, then what comes
   MemoryRegionPtr region_;
   CompletionChannelPtr events_;

@@ -184,10 +184,10 @@ void VerbsEndpoint::SendCredit(VerbsLane& lane) {
   SendEmpty(lane, IBV_WR_RDMA_WRITE_WITH_IMM, immediate.Pack(), lane.ReportsNext());
 }
 
-// The slots that an owner waits for may lie behind writes that nobody reports: where no report is on its way, a
-// write that is reported follows them.
+// The slots that an owner waits for may lie behind writes that nobody reports: where neither a report nor a
+// message that will be reported is on its way, a write of nothing that is follows them.
 void VerbsEndpoint::Nudge(VerbsLane& lane) {
-  if (!lane.starved || !lane.send_free.empty() || lane.completed < lane.signaled) return;
+  if (!lane.starved || !lane.send_free.empty() || lane.completed < lane.signaled || !lane.pending.empty()) return;
   if (state_ != State::kConnected || lane.room() == 0) return;
   for (uint64_t number = lane.completed; number < lane.posted; ++number) {
     if (lane.slot_of_request[number % lane.slot_of_request.size()] < 0) continue;
