@@ -10,8 +10,8 @@
 // the larger. Two threads, on two CPUs where there are two; or, with --listen on one host and
 // --connect on another, two processes.
 //
-// allocations_a_message: of this process, in the steady state. calls_a_message (verbs): calls
-// of the device's driver by both ends; of post_send each is a doorbell, writes are its requests.
+// messages: of ours, in all runs. allocations_a_message: of this process, in the steady state. calls_a_message (verbs):
+// calls of the device's driver by both ends; of post_send each is a doorbell, writes are its requests.
 #include <gflags/gflags.h>
 
 #include <algorithm>
@@ -90,11 +90,11 @@ void Print(const Kind& kind, const Work& work, const Line& line, const Rig& rig)
       "\"slots\": %d, "
       "\"waiting\": \"%s\", \"hosts\": %d, \"cpus\": %d}, \"unit\": \"%s\", \"median\": %.4g, \"min\": %.4g, \"max\": "
       "%.4g, \"limit\": {\"what\": \"%s\", \"median\": %.4g, \"min\": %.4g, \"max\": %.4g}, \"ratio\": %.3f, "
-      "\"allocations_a_message\": %.4g",
+      "\"messages\": %.0f, \"allocations_a_message\": %.4g",
       kind.name().c_str(), line.test, work.bytes, work.peers, work.slots, NameOf(work.waiting), TwoHosts() ? 2 : 1,
       TwoCpus() ? 2 : 1, line.unit, line.ours.median(), line.ours.min(), line.ours.max(), line.limit_name.c_str(),
       line.limit.median(), line.limit.min(), line.limit.max(), line.ours.median() / line.limit.median(),
-      rig.ours().allocations / rig.ours().messages);
+      rig.ours().messages, rig.ours().allocations / rig.ours().messages);
   PrintCalls("calls_a_message", rig.ours());
   PrintCalls("limit_calls_a_message", rig.bare());
   std::printf("}\n");

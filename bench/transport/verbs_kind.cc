@@ -19,6 +19,7 @@ namespace {
 constexpr int kInlineBytes = 512;
 constexpr int kReceives = 64;  // posted, of a peer
 constexpr int kRequests = 64;
+constexpr size_t kWrites = 4;  // of a message longer than the device writes at once
 constexpr int kPollBatch = 16;
 constexpr uint64_t kReceive = uint64_t{1} << 32;  // of a work request's number; the rest is the peer
 
@@ -172,23 +173,28 @@ class VerbsBare final : public Bare {
     const size_t slot = peer.written++ % slots_ * work_.bytes;
     const bool report = ++peer.unreported >= report_every_;
     if (report) peer.unreported = 0;
-    for (size_t at = 0; at < bytes; at += longest) {
+    std::array<ibv_send_wr, kWrites> requests{};
+    std::array<ibv_sge, kWrites> pieces{};
+    size_t count = 0;
+    for (size_t at = 0; at < bytes; at += longest, ++count) {
+      CHECK_LT(count, requests.size());
       const size_t size = std::min<size_t>(longest, bytes - at);
-      const bool last = at + size == bytes;
-      ibv_sge piece{reinterpret_cast<uintptr_t>(memory_.get()) + 2 * index * ring_bytes_ + slot + at,
-                    static_cast<uint32_t>(size), region_->lkey};
-      ibv_send_wr request{};
+      pieces[count] = {reinterpret_cast<uintptr_t>(memory_.get()) + 2 * index * ring_bytes_ + slot + at,
+                       static_cast<uint32_t>(size), region_->lkey};
+      ibv_send_wr& request = requests[count];
       request.wr_id = index;
-      request.sg_list = &piece;
+      request.sg_list = &pieces[count];
       request.num_sge = 1;
-      request.opcode = last ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
-      if (last && report) request.send_flags |= IBV_SEND_SIGNALED;
+      request.opcode = IBV_WR_RDMA_WRITE;
       if (bytes <= kInlineBytes) request.send_flags |= IBV_SEND_INLINE;
       request.wr.rdma.remote_addr = peer.address.ring + slot + at;
       request.wr.rdma.rkey = peer.address.key;
-      ibv_send_wr* bad = nullptr;
-      CHECK_EQ(ibv_post_send(peer.pair.get(), &request, &bad), 0);
+      if (count > 0) requests[count - 1].next = &request;
     }
+    requests[count - 1].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    if (report) requests[count - 1].send_flags |= IBV_SEND_SIGNALED;
+    ibv_send_wr* bad = nullptr;
+    CHECK_EQ(ibv_post_send(peer.pair.get(), requests.data(), &bad), 0);
   }
 
   void PostReceive(size_t index) {
