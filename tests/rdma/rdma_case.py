@@ -60,6 +60,7 @@ def run_on_device(build, commands, timeout_s):
         return vm.SKIPPED
     files = {program: os.path.join(build, "tests", program) for program in (c.split()[0] for c in commands)}
     with rig.machine("vm", files=files, echo=True) as machine:
+        machine.run("sysctl -w vm.nr_hugepages=16")  # for the test of rings on huge pages
         results = [machine.run(f"{command} --gtest_brief=1", timeout_s) for command in commands]
     # A skipped test would hide that there is no device where there should be one.
     return max(1 if "SKIPPED" in result.output else result.status for result in results)

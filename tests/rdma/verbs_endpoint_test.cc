@@ -11,7 +11,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 
+#include "common/transport/carrier.h"
 #include "tests/contract/transport/raw_verbs_end.h"
 
 namespace fastdecode {
@@ -239,6 +242,119 @@ TEST_F(Verbs, ReleasesInAnyOrderStarveNobody) {
   for (uint64_t step = 3; step < 50; ++step) ends.b->Release(exchange(step));  // one slot must do
   ends.b->Release(kept[1]);
   for (uint64_t step = 50; step < 100; ++step) ends.b->Release(exchange(step));
+}
+
+// So many of the lane's slots, which the caller has then.
+std::vector<SendSlot> AcquireAll(Endpoint& endpoint, Lane lane, size_t count) {
+  std::vector<SendSlot> slots;
+  for (const int64_t deadline = NowNs() + kPatienceNs; slots.size() < count && NowNs() < deadline;) {
+    Result<SendSlot> slot = endpoint.Acquire(lane);
+    if (slot.ok()) slots.push_back(*slot);
+    (void)endpoint.Poll();
+  }
+  EXPECT_EQ(slots.size(), count);
+  return slots;
+}
+
+TEST_F(Verbs, NoDoorbellIsRungThatAnotherOneMakesNeedless) {
+  EndpointOptions options = SmallOptions();
+  options.lanes[1] = {4096, 4, 4};
+  Ends ends = ConnectEnds(options);
+  const uint64_t before_a = ends.a->counters().doorbells, before_b = ends.b->counters().doorbells;
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(ends.a->Post(Prepare(*ends.a, Lane::kBulk, 1000)).ok());
+  // All are acknowledged, so the other end sees them together.
+  for (const SendSlot& slot : AcquireAll(*ends.a, Lane::kBulk, 4)) ends.a->Abandon(slot);
+  EXPECT_EQ(ends.a->counters().doorbells, before_a + 4)
+      << "whoever waits for a slot that will be reported asks for none";
+  for (int i = 0; i < 4; ++i) {
+    const Result<RecvSlot> received = Receive(*ends.b);
+    ASSERT_TRUE(received.ok()) << received.status().ToString();
+    ends.b->Release(*received);
+  }
+  EXPECT_EQ(ends.b->Poll().status().code(), StatusCode::kWouldBlock);
+  EXPECT_EQ(ends.b->counters().doorbells, before_b + 2) << "two credits each, since more messages were there";
+  EXPECT_EQ(ends.b->counters().credit_messages, 2U);
+}
+
+TEST_F(Verbs, ASlotBehindAWriteThatNobodyReportsComesBack) {
+  EndpointOptions options = SmallOptions();
+  options.lanes[1] = {4096, 4, 4};
+  Ends ends = ConnectEnds(options);
+  const uint64_t before = ends.a->counters().doorbells;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(ends.a->Post(Prepare(*ends.a, Lane::kBulk, 1000)).ok());
+  EXPECT_EQ(AcquireAll(*ends.a, Lane::kBulk, 4).size(), 4U);
+  EXPECT_EQ(ends.a->counters().doorbells, before + 4) << "one that asks for the report";
+}
+
+class FakeClock final : public Clock {
+ public:
+  int64_t NowNs() const override { return now_ns; }
+  int64_t now_ns = 1;
+};
+
+TEST_F(Verbs, ItPollsBeforeItSleepsForAsLongAsThatPays) {
+  EndpointOptions options = SmallOptions();
+  options.lanes[1] = {4096, 8, 8};  // so many that no credit goes back meanwhile
+  FakeClock clock;
+  const auto sender = MakeEnd(options, Memory(options));
+  const auto end = VerbsEndpoint::Create(options, Device(), Memory(options), 100, clock).value();
+  ASSERT_TRUE(end->Connect(sender->hello(), 0, 0).ok());
+  ASSERT_TRUE(sender->Connect(end->hello(), 0, 0).ok());
+  const auto sleeps_after = [&](int64_t ns) {
+    EXPECT_FALSE(end->PrepareWait());
+    clock.now_ns += ns - 1;
+    EXPECT_FALSE(end->PrepareWait());
+    clock.now_ns += 1;
+    EXPECT_TRUE(end->PrepareWait()) << "after " << ns;
+  };
+  const auto exchange = [&] {
+    ASSERT_TRUE(sender->Post(Prepare(*sender, Lane::kBulk, 10)).ok());
+    pollfd fd{end->wait_fd(), POLLIN, 0};
+    ASSERT_EQ(poll(&fd, 1, 10'000), 1) << "whoever sleeps is woken";
+    const Result<RecvSlot> received = end->Poll();
+    ASSERT_TRUE(received.ok()) << received.status().ToString();
+    end->Release(*received);
+  };
+  sleeps_after(100'000);
+  clock.now_ns += 100'000;  // twice as long in all: polling may pay the next time
+  exchange();
+  sleeps_after(100'000);
+  clock.now_ns += 100'001;
+  exchange();
+  sleeps_after(50'000);
+  clock.now_ns += 1'000'000;
+  exchange();
+  sleeps_after(25'000);
+  exchange();
+  sleeps_after(100'000);
+}
+
+int FreeHugePages() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("HugePages_Free:")) return std::stoi(line.substr(line.find(':') + 1));
+  }
+  return 0;
+}
+
+TEST_F(Verbs, RingsLieOnHugePagesWhereThereAreSome) {
+  EndpointOptions options = SmallOptions();
+  options.lanes[1] = {1 << 20, 2, 2};  // a little more than two huge pages an end
+  const int before = FreeHugePages();
+  if (before < 6) GTEST_SKIP() << before << " huge pages are free here (sysctl vm.nr_hugepages)";
+  const size_t bytes = EndpointMemoryBytes(options);
+  const auto a = MakeEnd(options, AllocatePageableSlots(bytes)), b = MakeEnd(options, AllocatePageableSlots(bytes));
+  EXPECT_EQ(FreeHugePages(), before - 6) << "registered, all are there";
+  ASSERT_TRUE(a->Connect(b->hello(), 0, 0).ok());
+  ASSERT_TRUE(b->Connect(a->hello(), 0, 0).ok());
+  const size_t payload = options.lanes[1].slot_bytes - sizeof(MessageHeader);
+  const SendSlot slot = Prepare(*a, Lane::kBulk, payload);
+  std::fill_n(slot.payload(), payload, std::byte{7});
+  ASSERT_TRUE(a->Post(slot).ok());
+  const Result<RecvSlot> received = Receive(*b, a.get());
+  ASSERT_TRUE(received.ok()) << received.status().ToString();
+  EXPECT_EQ(std::count(received->payload(), received->payload() + payload, std::byte{7}),
+            static_cast<int64_t>(payload));
 }
 
 int Resources(const char* kind) {

@@ -41,7 +41,7 @@ namespace fastdecode {
 using CarrierBytes = std::vector<std::byte>;
 
 // Memory for the slots of one endpoint, 64-byte aligned; null if there is none. On a GPU
-// node: pinned. Called on the control thread.
+// node pinned, else on huge pages if there are any. Called on the control thread.
 using AllocateSlots = std::function<std::shared_ptr<std::byte[]>(size_t bytes)>;
 std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes);
 

@@ -1,6 +1,5 @@
 // The list of carriers: a new kind of transport is entered here and nowhere else.
-#include <new>
-
+#include "common/base/huge_pages.h"
 #include "common/transport/carrier.h"
 #include "common/transport/shm/shm_carrier.h"
 #include "common/transport/tcp/tcp_carrier.h"
@@ -8,11 +7,7 @@
 
 namespace fastdecode {
 
-std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes) {
-  auto* memory = static_cast<std::byte*>(operator new[](bytes, std::align_val_t(64), std::nothrow));
-  if (memory == nullptr) return nullptr;
-  return {memory, [](std::byte* pointer) { operator delete[](pointer, std::align_val_t(64)); }};
-}
+std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes) { return MapPrivateMemory(bytes, false); }
 
 Carriers::Carriers(const TransportSettings& settings) : settings_(settings) {
   carriers_.push_back(MakeVerbsCarrier(settings));

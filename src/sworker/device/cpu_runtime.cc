@@ -2,14 +2,13 @@
 #include <ATen/Version.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/cpu/Utils.h>
-#include <sys/mman.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "common/base/huge_pages.h"
 #include "common/base/logging.h"
 #include "sworker/device/compute_pool.h"
 #include "sworker/device/cpu_stream.h"
@@ -49,10 +48,9 @@ class CpuRuntime final : public DeviceRuntime {
   }
 
   std::shared_ptr<std::byte[]> AllocatePinned(size_t bytes) override {
-    bytes = std::max<size_t>(bytes, 1);
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    CHECK(memory != MAP_FAILED) << "cannot allocate " << bytes << " bytes for buffers: " << std::strerror(errno);
-    return {static_cast<std::byte*>(memory), [bytes](std::byte* p) { munmap(p, bytes); }};
+    std::shared_ptr<std::byte[]> memory = MapPrivateMemory(bytes, true);
+    CHECK(memory != nullptr) << "cannot allocate " << bytes << " bytes for buffers: " << std::strerror(errno);
+    return memory;
   }
 
   std::unique_ptr<DeviceStream> MakeStream() override { return std::make_unique<CpuStream>(pool_.cpu_of(0)); }

@@ -43,6 +43,7 @@ std::vector<TransportFactory> Transports();
 TransportFactory TcpFactory();
 TransportFactory ShmFactory();
 TransportFactory VerbsFactory();
-bool HasVerbs();  // this host has an RDMA device that works
+TransportFactory VerbsSpinningFactory();  // polls before it sleeps
+bool HasVerbs();                          // this host has an RDMA device that works
 
 }  // namespace fastdecode

@@ -3,6 +3,8 @@
 
 namespace fastdecode {
 
-std::vector<TransportFactory> Transports() { return {TcpFactory(), ShmFactory(), VerbsFactory()}; }
+std::vector<TransportFactory> Transports() {
+  return {TcpFactory(), ShmFactory(), VerbsFactory(), VerbsSpinningFactory()};
+}
 
 }  // namespace fastdecode

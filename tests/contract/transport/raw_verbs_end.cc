@@ -6,13 +6,13 @@
 #include <cstring>
 
 #include "common/base/logging.h"
+#include "tests/support/raw_queue_pair.h"
 
 namespace fastdecode {
 namespace {
 
 constexpr uint32_t kRequests = 64;
 constexpr size_t kMemoryBytes = 1 << 17;
-constexpr uint32_t kFirstPsn = 7;
 
 }  // namespace
 
@@ -34,57 +34,19 @@ RawVerbsEnd::RawVerbsEnd(const VerbsHello& peer)
     hello_.lanes[lane].key = region_->rkey;
     hello_.lanes[lane].slots = 1;
     hello_.lanes[lane].pair = pairs_[lane]->qp_num;
-    hello_.lanes[lane].first_psn = kFirstPsn;
+    hello_.lanes[lane].first_psn = kRawFirstPsn;
   }
 }
 
 void RawVerbsEnd::CreatePair(size_t lane, const VerbsHello& peer) {
-  ibv_qp_init_attr init{};
-  init.send_cq = init.recv_cq = queue_.get();
-  init.qp_type = IBV_QPT_RC;
-  init.cap = {kRequests, kRequests, 1, 1, 0};
-  pairs_[lane].reset(ibv_create_qp(device_->domain(), &init));
-  CHECK(pairs_[lane] != nullptr);
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_INIT;
-  attr.port_num = device_->port();
-  attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-  CHECK_EQ(
-      ibv_modify_qp(pairs_[lane].get(), &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
-      0);
+  pairs_[lane] = MakeRawQueuePair(*device_, queue_.get(), kRequests, 0);
   for (uint32_t i = 0; i < kRequests; ++i) {
     ibv_recv_wr receive{};
     ibv_recv_wr* bad = nullptr;
     CHECK_EQ(ibv_post_recv(pairs_[lane].get(), &receive, &bad), 0);
   }
-  attr = {};
-  attr.qp_state = IBV_QPS_RTR;
-  attr.path_mtu = device_->port_attr().active_mtu;
-  attr.dest_qp_num = peer.lanes[lane].pair;
-  attr.rq_psn = peer.lanes[lane].first_psn;
-  attr.max_dest_rd_atomic = 1;
-  attr.min_rnr_timer = 12;
-  attr.ah_attr.port_num = device_->port();
-  attr.ah_attr.is_global = 1;
-  attr.ah_attr.dlid = peer.lid;
-  std::memcpy(attr.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
-  attr.ah_attr.grh.sgid_index = device_->gid_index();
-  attr.ah_attr.grh.hop_limit = 64;
-  CHECK_EQ(ibv_modify_qp(pairs_[lane].get(), &attr,
-                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
-           0);
-  attr = {};
-  attr.qp_state = IBV_QPS_RTS;
-  attr.sq_psn = kFirstPsn;
-  attr.timeout = 14;
-  attr.retry_cnt = 6;
-  attr.rnr_retry = 6;
-  attr.max_rd_atomic = 1;
-  CHECK_EQ(ibv_modify_qp(pairs_[lane].get(), &attr,
-                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                             IBV_QP_MAX_QP_RD_ATOMIC),
-           0);
+  ConnectRawQueuePair(*device_, pairs_[lane].get(),
+                      {peer.gid, peer.lid, peer.lanes[lane].pair, peer.lanes[lane].first_psn});
 }
 
 void RawVerbsEnd::Vanish() {

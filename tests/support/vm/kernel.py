@@ -39,20 +39,26 @@ class Kernel:
         return ordered
 
 
-def _download(folder):
-    depends = subprocess.run(["apt-cache", "depends", PACKAGE], capture_output=True, text=True, check=False).stdout
-    package = re.search(r"Depends: (linux-image-\S+)", depends)
-    if not package:
-        raise Unavailable("no Debian kernel image is on offer here (apt-get update?)")
+def download(package, folder):
+    """Unpacks the package that a Debian metapackage stands for into folder/unpacked; the folder is made anew."""
+    depends = subprocess.run(["apt-cache", "depends", package], capture_output=True, text=True, check=False).stdout
+    real = re.search(r"Depends: (linux-\S+)", depends)
+    if not real:
+        raise Unavailable(f"no Debian package {package} is on offer here (apt-get update?)")
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     unpacked = os.path.join(folder, "unpacked")
-    got = subprocess.run(["apt-get", "download", "-qq", package[1]], cwd=folder, capture_output=True, check=False)
+    got = subprocess.run(["apt-get", "download", "-qq", real[1]], cwd=folder, capture_output=True, check=False)
     archives = glob.glob(os.path.join(folder, "*.deb"))
     if got.returncode != 0 or not archives:
-        raise Unavailable(f"{package[1]} could not be downloaded")
+        raise Unavailable(f"{real[1]} could not be downloaded")
     subprocess.run(["dpkg-deb", "-x", archives[0], unpacked], check=True)
     os.remove(archives[0])
+    return unpacked
+
+
+def _download(folder):
+    unpacked = download(PACKAGE, folder)
     version = os.listdir(os.path.join(unpacked, "lib/modules"))[0]
     subprocess.run(["depmod", "-b", unpacked, version], check=True)
     _unpack_image(os.path.join(unpacked, "boot", "vmlinuz-" + version), os.path.join(folder, "vmlinux"))

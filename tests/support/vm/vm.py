@@ -45,24 +45,32 @@ Result = collections.namedtuple("Result", "status output")
 class Rig:
     """Kernel, initramfs and accelerator, made once per build folder. rdma: machines get a device, rxe0."""
 
+    TOOLS = ["qemu-system-x86_64", "busybox", "modprobe"]
+    INSTALL = "scripts/setup --tests installs it"
+    BASE = "base"
+
     def __init__(self, build, rdma=False):
         self.folder = os.path.join(os.path.realpath(build), "tests/vm")
         self.rdma = rdma
-        tools = ["qemu-system-x86_64", "busybox", "modprobe"] + (["ip", "rdma"] if rdma else [])
-        for tool in tools:
+        for tool in self.TOOLS + (["ip", "rdma"] if rdma else []):
             if not _which(tool):
-                raise Unavailable(f"{tool} is not installed (scripts/setup --tests installs it)")
+                raise Unavailable(f"{tool} is not installed ({self.INSTALL})")
         os.makedirs(self.folder, exist_ok=True)
-        with open(os.path.join(self.folder, "lock"), "w", encoding="utf-8") as lock:
+        with open(os.path.join(self.folder, self.BASE + ".lock"), "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self.kernel = Kernel(os.path.join(self.folder, "kernel"))
-            self.base = os.path.join(self.folder, "base-rdma" if rdma else "base")
+            self.kernel = self._make_kernel()
+            self.base = os.path.join(self.folder, self.BASE + ("-rdma" if rdma else ""))
             self._make_base()
-            self.accelerator = "tcg,thread=multi"
             self.accelerator = self._choose_accelerator()
 
     def machine(self, name, **options):
         return Machine(self, name, **options)
+
+    def cable(self, folder, names):
+        return Cable(folder, names)
+
+    def _make_kernel(self):
+        return Kernel(os.path.join(self.folder, "kernel"))
 
     def _make_base(self):
         with Initramfs(self.base) as base:
@@ -156,13 +164,13 @@ class Machine:
         self._changed = threading.Condition()
         self._ready = self._ended = False
         self._process = self._socket = None
-        initrd = self._make_initrd(files or {}, trees or {})
-        memory_mib = memory_mib or 512 + 3 * os.path.getsize(initrd) // (1 << 20)
-        self._arguments = self._qemu_arguments(initrd, cpus, memory_mib, cable) + list(qemu)
+        self.cpus, self.cable, self._qemu = cpus, cable, list(qemu)
+        self.initrd = self._make_initrd(files or {}, trees or {})
+        self.memory_mib = memory_mib or 512 + 3 * os.path.getsize(self.initrd) // (1 << 20)
 
     def __enter__(self):
-        with open(os.path.join(self.folder, "qemu.log"), "w", encoding="utf-8") as log:
-            self._process = subprocess.Popen(self._arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        with open(os.path.join(self.folder, "machine.log"), "w", encoding="utf-8") as log:
+            self._process = self._boot(log)
         threading.Thread(target=self._read, daemon=True).start()
         try:
             self.wait_until(lambda: self._ready, self.boot_timeout_s, lambda: "it to start")
@@ -187,16 +195,19 @@ class Machine:
         return self.spawn(command).wait(timeout_s)
 
     def freeze(self):
-        os.kill(self._process.pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def thaw(self):
-        os.kill(self._process.pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def kill(self):
         """As if the power had failed."""
         if self._process is not None:
-            self._process.kill()
+            self._signal(signal.SIGKILL)
             self._process.wait()
+
+    def _signal(self, number):
+        self._process.send_signal(number)
 
     def wait_until(self, condition, timeout_s, what, job=None):
         deadline = time.monotonic() + timeout_s
@@ -210,7 +221,7 @@ class Machine:
 
     def _logs(self):
         text = ""
-        for name in ("qemu.log", "kernel.log"):
+        for name in ("machine.log", "kernel.log"):
             path = os.path.join(self.folder, name)
             if os.path.exists(path):
                 with open(path, encoding="utf-8", errors="replace") as file:
@@ -233,11 +244,14 @@ class Machine:
         os.remove(extra)
         return path
 
-    def _qemu_arguments(self, initrd, cpus, memory_mib, cable):
+    def _boot(self, log):
+        return subprocess.Popen(self._qemu_arguments(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _qemu_arguments(self):
         folder = self.folder
-        if cable:
-            self._forget(cable.of(self.name)[0])
-        local, remote = cable.of(self.name) if cable else (f"{folder}/net", f"{folder}/nobody")
+        if self.cable:
+            self._forget(self.cable.of(self.name)[0])
+        local, remote = self.cable.of(self.name) if self.cable else (f"{folder}/net", f"{folder}/nobody")
         self._agent = f"{folder}/agent"
         network = [
             "-netdev", f"dgram,id=n0,local.type=unix,local.path={local},remote.type=unix,remote.path={remote}",
@@ -246,13 +260,13 @@ class Machine:
         # q35: microvm has no timer by which the emulated clock could be calibrated.
         return [
             "qemu-system-x86_64", "-machine", "q35", "-cpu", "max", "-accel", self.rig.accelerator,
-            "-smp", str(cpus), "-m", str(memory_mib), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-            "-kernel", self.rig.kernel.image, "-initrd", initrd,
+            "-smp", str(self.cpus), "-m", str(self.memory_mib), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+            "-kernel", self.rig.kernel.image, "-initrd", self.initrd,
             "-append", "console=ttyS0 quiet nokaslr mitigations=off panic=-1 tsc=reliable rdinit=/init "
             + (f"ADDRESS={self.address}" if self.address else ""),
             "-serial", f"file:{folder}/kernel.log", "-device", "virtio-serial-pci",
             "-chardev", f"socket,id=agent,path={self._agent},server=on,wait=off",
-            "-device", "virtserialport,chardev=agent,nr=1", *network,
+            "-device", "virtserialport,chardev=agent,nr=1", *network, *self._qemu,
         ]  # fmt: skip
 
     @staticmethod
@@ -261,8 +275,8 @@ class Machine:
         if os.path.exists(path):
             os.remove(path)
 
-    def _read(self):
-        """The agent's lines, on a thread of its own until the machine ends."""
+    def _connect(self):
+        """The connection to the agent."""
         connection = socket.socket(socket.AF_UNIX)
         while self._process.poll() is None:
             try:
@@ -270,9 +284,13 @@ class Machine:
                 break
             except OSError:
                 time.sleep(0.05)
-        self._socket = connection
+        return connection
+
+    def _read(self):
+        """The agent's lines, on a thread of its own until the machine ends."""
+        self._socket = self._connect()
         try:
-            with connection.makefile("r", encoding="utf-8", errors="replace") as lines:
+            with self._socket.makefile("r", encoding="utf-8", errors="replace") as lines:
                 for line in lines:
                     self._take(line.rstrip("\n"))
         except OSError:

@@ -1,5 +1,6 @@
 #include "common/transport/shm/shm_layout.h"
 
+#include "common/base/huge_pages.h"
 #include "common/base/logging.h"
 
 namespace fastdecode {
@@ -40,7 +41,7 @@ ShmLayout MakeShmLayout(const EndpointOptions& dialer, const EndpointOptions& ac
       lane.slots_offset = Take(&end, lane.slot_bytes * static_cast<size_t>(lane.slots), kPage);
     }
   }
-  layout.bytes = RoundUp(end, end >= kShmHugePage ? kShmHugePage : kPage);
+  layout.bytes = WholePages(end);
   return layout;
 }
 

@@ -61,9 +61,6 @@ struct ShmLayout {
   size_t bytes = 0;                                           // of the whole, in whole pages
 };
 
-// Huge pages are worth a try from this size on; such sizes are multiples of it.
-inline constexpr size_t kShmHugePage = size_t{2} << 20;
-
 // What each side may send follows from its own options.
 ShmLayout MakeShmLayout(const EndpointOptions& dialer, const EndpointOptions& accepter);
 // The peer's options, if both mean the same: its send slots are our receive slots.

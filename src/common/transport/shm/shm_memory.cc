@@ -6,13 +6,11 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <atomic>
 #include <cerrno>
 #include <string>
 #include <utility>
 
-#include "common/base/logging.h"
-#include "common/transport/shm/shm_layout.h"
+#include "common/base/huge_pages.h"
 #include "common/transport/tcp/socket.h"
 
 namespace fastdecode {
@@ -20,8 +18,6 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr const char* kName = "fastdecode-rows";
-
-std::string MiB(size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 // Growing a file beyond this limit is a signal that ends the process: asked for before.
 Status CheckFileSizeLimit(size_t bytes) {
@@ -51,13 +47,6 @@ Result<Fd> MakeDescriptor(size_t bytes, unsigned flags) {
   return descriptor;
 }
 
-void SayOnceWithoutHugePages(size_t bytes) {
-  static std::atomic<bool> said{false};
-  if (said.exchange(true)) return;
-  LOG(INFO) << "shared memory of " << MiB(bytes)
-            << " lies on small pages: no huge page is free (sysctl vm.nr_hugepages)";
-}
-
 }  // namespace
 
 Status ShmMemory::Map(Fd descriptor, size_t bytes) {
@@ -75,14 +64,10 @@ Status ShmMemory::Map(Fd descriptor, size_t bytes) {
 Result<ShmMemory> ShmMemory::Create(size_t bytes) {
   FD_RETURN_IF_ERROR(CheckFileSizeLimit(bytes));
   ShmMemory memory;
-  if (bytes >= kShmHugePage) {
-    // Mapping reserves the pages, so that none can be missing later.
-    Result<Fd> huge = MakeDescriptor(bytes, MFD_HUGETLB | MFD_HUGE_2MB);
-    if (huge.ok() && memory.Map(*std::move(huge), bytes).ok()) return memory;
-    SayOnceWithoutHugePages(bytes);
-  }
-  FD_ASSIGN_OR_RETURN(Fd descriptor, MakeDescriptor(bytes, 0));
-  FD_RETURN_IF_ERROR(memory.Map(std::move(descriptor), bytes));
+  FD_RETURN_IF_ERROR(MapOnHugePagesIfFree(bytes, [&](bool huge) -> Status {
+    FD_ASSIGN_OR_RETURN(Fd descriptor, MakeDescriptor(bytes, huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0U));
+    return memory.Map(std::move(descriptor), bytes);
+  }));
   (void)madvise(memory.data_, bytes, MADV_HUGEPAGE);  // where the host does that for shared memory
   return memory;
 }

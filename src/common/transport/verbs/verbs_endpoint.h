@@ -103,7 +103,7 @@ class VerbsEndpoint final : public Endpoint {
   void FlushPending(VerbsLane& lane);
   int AddMessage(VerbsLane& lane, int index, int count);
   void SendCredit(VerbsLane& lane);
-  void SendNudge(VerbsLane& lane);
+  void Nudge(VerbsLane& lane);
   bool SendEmpty(VerbsLane& lane, ibv_wr_opcode opcode, uint32_t immediate, bool signaled);
   void Number(VerbsLane& lane, ibv_send_wr& request, int slot, bool signaled);
   void PostRequests(VerbsLane& lane, int count);

@@ -40,7 +40,7 @@ Result<SendSlot> VerbsEndpoint::Acquire(Lane which) {
   VerbsLane& lane = this->lane(which);
   lane.starved = lane.send_free.empty();
   if (lane.starved) {
-    SendNudge(lane);
+    Nudge(lane);
     return WouldBlock();
   }
   const int index = lane.send_free.pop();
@@ -78,6 +78,7 @@ void VerbsEndpoint::Push() {
   for (VerbsLane& lane : lanes_) {
     FlushPending(lane);
     while (lane.OwesUrgently() && lane.room() > 0 && state_ == State::kConnected) SendCredit(lane);
+    Nudge(lane);
   }
 }
 
@@ -126,9 +127,7 @@ int VerbsEndpoint::AddMessage(VerbsLane& lane, int index, int count) {
       }
       request.imm_data = htonl(immediate.Pack());
     }
-    const uint64_t unreported = lane.posted - lane.signaled;
-    Number(lane, request, last && !is_inline ? index : -1,
-           last && unreported + 1 >= static_cast<uint64_t>(lane.signal_every));
+    Number(lane, request, last && !is_inline ? index : -1, last && lane.ReportsNext());
     ++count;
   }
   // An inline message is the device's own once it is posted, which happens before anybody can write here again.
@@ -182,14 +181,19 @@ void VerbsEndpoint::SendCredit(VerbsLane& lane) {
     lane.recv_state[static_cast<size_t>(immediate.second)] = VerbsLane::RecvState::kPeer;
   }
   ++counters_.credit_messages;
-  const bool report = lane.posted - lane.signaled + 1 >= static_cast<uint64_t>(lane.signal_every);
-  SendEmpty(lane, IBV_WR_RDMA_WRITE_WITH_IMM, immediate.Pack(), report);
+  SendEmpty(lane, IBV_WR_RDMA_WRITE_WITH_IMM, immediate.Pack(), lane.ReportsNext());
 }
 
-// Slots may wait behind writes that nobody reports: one that is reported follows them.
-void VerbsEndpoint::SendNudge(VerbsLane& lane) {
-  if (state_ != State::kConnected || lane.signaled == lane.posted || lane.room() == 0) return;
-  SendEmpty(lane, IBV_WR_RDMA_WRITE, 0, true);
+// The slots that an owner waits for may lie behind writes that nobody reports: where neither a report nor a
+// message that will be reported is on its way, a write of nothing that is follows them.
+void VerbsEndpoint::Nudge(VerbsLane& lane) {
+  if (!lane.starved || !lane.send_free.empty() || lane.completed < lane.signaled || !lane.pending.empty()) return;
+  if (state_ != State::kConnected || lane.room() == 0) return;
+  for (uint64_t number = lane.completed; number < lane.posted; ++number) {
+    if (lane.slot_of_request[number % lane.slot_of_request.size()] < 0) continue;
+    SendEmpty(lane, IBV_WR_RDMA_WRITE, 0, true);
+    return;
+  }
 }
 
 Result<RecvSlot> VerbsEndpoint::Poll() {

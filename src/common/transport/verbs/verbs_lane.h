@@ -77,8 +77,16 @@ struct VerbsLane {
   std::byte* send_slot(int index) { return send_base + slot_bytes * static_cast<size_t>(index); }
   std::byte* recv_slot(int index) { return recv_base + slot_bytes * static_cast<size_t>(index); }
   uint64_t room() const { return static_cast<uint64_t>(depth) - (posted - completed); }
-  // A peer that waits for credits must not wait long; one that has most of the ring may.
-  bool OwesUrgently() const { return !owed.empty() && 2 * (granted - taken - owed.size()) <= granted; }
+  // A peer that waits for credits must not wait long; one that has most of the ring may. One credit waits for a
+  // second while messages lie here that will give it.
+  bool OwesUrgently() const {
+    return owed.size() >= (ready.empty() ? 1 : 2) && 2 * (granted - taken - owed.size()) <= granted;
+  }
+  // The next write is to be reported when it is done: so many were not, or its slot is the last, and whoever wants
+  // another would wait for a report that is not on its way.
+  bool ReportsNext() const {
+    return posted - signaled + 1 >= static_cast<uint64_t>(signal_every) || (send_free.empty() && completed == signaled);
+  }
 };
 
 }  // namespace fastdecode
