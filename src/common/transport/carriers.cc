@@ -14,6 +14,14 @@ std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes) {
   return {memory, [](std::byte* pointer) { operator delete[](pointer, std::align_val_t(64)); }};
 }
 
+Result<std::shared_ptr<std::byte[]>> MakeSlots(const CarrierContext& context) {
+  const size_t bytes = EndpointMemoryBytes(context.endpoint);
+  std::shared_ptr<std::byte[]> memory = context.allocate(bytes);
+  if (memory != nullptr) return memory;
+  return Status(StatusCode::kResourceExhausted,
+                "no memory for " + std::to_string(bytes) + " bytes of message slots for " + context.endpoint.peer);
+}
+
 Carriers::Carriers(const TransportSettings& settings) : settings_(settings) {
   carriers_.push_back(MakeVerbsCarrier(settings));
   carriers_.push_back(MakeShmCarrier(settings));
