@@ -109,6 +109,15 @@ class Errors(RdmaCase):
         self.check_sessions(self.rworker(), "shm", why=f"auto; not verbs: {MEMLOCK}", limit=limit,
                             refused=("verbs", f"transport verbs: {MEMLOCK}"))  # fmt: skip
 
+    def test_memory_that_takes_long_to_make_ready_holds_up_no_heartbeats(self):
+        for transport in ("verbs", "tcp"):
+            rworker = self.rworker()
+            rworker.wait_for("^ready", PATIENCE_S)
+            probe = self.probe("--transport=" + transport, "--memory_s=7")  # a silence of 3 s would end the session
+            self.expect_line(probe, rf"^joined 0 \d+ {transport} \(named by transport.kind\)$")
+            self.assertNotRegex(rworker.output, "session .* ended")
+            self.end(rworker, probe)
+
     def test_shared_memory(self):
         self.host.run(NO_DEVICE)
         self.check_sessions(self.rworker(), "tcp", why=rf"auto; not verbs: .*; not shm: {FILE_SIZE}", limit="ulimit -f 16",

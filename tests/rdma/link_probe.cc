@@ -4,10 +4,13 @@
 //   joined INDEX INCARNATION TRANSPORT (WHY) | lost INDEX INCARNATION REASON | missing INDEX REASON | traffic INDEX
 //   ROUNDS
 //
-//   link_probe [--transport=KIND] [--gid_index=N] SECRET_FILE ADDRESS ...
+//   link_probe [--transport=KIND] [--gid_index=N] [--memory_s=S] SECRET_FILE ADDRESS ...
+//
+// --memory_s: its slots' memory takes so long to come.
 //
 // Exit status 1: it cannot start, and says why.
 #include <poll.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -78,7 +81,8 @@ class Probe {
  public:
   explicit Probe(size_t num_rworkers) : links_(num_rworkers), missing_(num_rworkers) {}
 
-  Status Start(std::vector<std::string> addresses, const Secret& secret, const TransportSettings& transport) {
+  Status Start(std::vector<std::string> addresses, const Secret& secret, const TransportSettings& transport,
+               unsigned memory_s) {
     RWorkerCallbacks callbacks;
     callbacks.on_joined = [this](int index, const RWorkerGrant& grant, std::unique_ptr<Endpoint> endpoint) {
       std::lock_guard lock(mutex_);
@@ -89,8 +93,12 @@ class Probe {
       std::lock_guard lock(mutex_);
       events_.push_back({index, incarnation, nullptr, reason.message()});
     };
-    FD_ASSIGN_OR_RETURN(
-        pool_, RWorkerPool::Start(std::move(addresses), secret, Options(transport), AllocatePageableSlots, callbacks));
+    const auto allocate = [memory_s](size_t bytes) {
+      sleep(memory_s);
+      return AllocatePageableSlots(bytes);
+    };
+    FD_ASSIGN_OR_RETURN(pool_,
+                        RWorkerPool::Start(std::move(addresses), secret, Options(transport), allocate, callbacks));
     return OkStatus();
   }
 
@@ -167,6 +175,7 @@ class Probe {
 
 Status Run(const std::vector<std::string>& arguments) {
   TransportSettings transport;
+  unsigned memory_s = 0;
   std::vector<std::string> words;
   for (const std::string& argument : arguments) {
     const std::string value = argument.substr(argument.find('=') + 1);
@@ -174,17 +183,20 @@ Status Run(const std::vector<std::string>& arguments) {
       FD_ASSIGN_OR_RETURN(transport.kind, ParseTransportKind(value));
     } else if (argument.rfind("--gid_index=", 0) == 0) {
       transport.verbs.gid_index = std::atoi(value.c_str());
+    } else if (argument.rfind("--memory_s=", 0) == 0) {
+      memory_s = static_cast<unsigned>(std::atoi(value.c_str()));
     } else {
       words.push_back(argument);
     }
   }
   if (words.size() < 2) {
-    return InvalidArgument("usage: link_probe [--transport=KIND] [--gid_index=N] SECRET_FILE ADDRESS ...");
+    return InvalidArgument(
+        "usage: link_probe [--transport=KIND] [--gid_index=N] [--memory_s=S] SECRET_FILE ADDRESS ...");
   }
   FD_ASSIGN_OR_RETURN(const Secret secret, LoadSecret(words[0]));
   words.erase(words.begin());
   Probe probe(words.size());
-  FD_RETURN_IF_ERROR(probe.Start(words, secret, transport));
+  FD_RETURN_IF_ERROR(probe.Start(words, secret, transport, memory_s));
   probe.Run();
 }
 

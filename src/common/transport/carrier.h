@@ -5,8 +5,8 @@
 // the R-worker's an AcceptingEnd, and the control connection carries two pieces of bytes
 // that only the carrier reads (negotiation.h does the rest):
 //
-//   S: Offer()   -- TransportOffer  -->  R: OnOffer(offer)
-//   S: OnAnswer(answer)  <-- TransportAnswer --  R: what OnOffer returned, or why not
+//   S: Offer()   -- TransportOffer  -->  R: Answer(offer)
+//   S: OnAnswer(answer)  <-- TransportAnswer --  R: what Answer returned, or why not
 //   both: Advance() until it returns the Endpoint
 //   S, once its Endpoint is there, -- TransportReady -->  R serves when its own is there, too
 //
@@ -14,7 +14,8 @@
 // named, the session is refused. An end that is destroyed before it gave its Endpoint away
 // leaves nothing behind: no descriptor, no mapping, no registered memory.
 //
-// Thread rule: all calls come from the control thread. None of them may wait.
+// Thread rule: all calls come from the control thread. None of them may wait: what takes long
+// (memory) is kWouldBlock until it is there.
 #pragma once
 
 #include <poll.h>
@@ -41,7 +42,7 @@ namespace fastdecode {
 using CarrierBytes = std::vector<std::byte>;
 
 // Memory for the slots of one endpoint, 64-byte aligned; null if there is none. On a GPU
-// node pinned, else on huge pages if there are any. Called on the control thread.
+// node pinned, else on huge pages if there are any. Called on any thread.
 using AllocateSlots = std::function<std::shared_ptr<std::byte[]>(size_t bytes)>;
 std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes);
 
@@ -52,8 +53,12 @@ struct CarrierContext {
   AllocateSlots allocate;                // for carriers whose slots are not memory of their own
   std::vector<SocketAddress> addresses;  // of the R-worker's port; the S-worker's side only
   int timeout_ms = 3000;                 // for each step that waits for the peer
+  int answer_timeout_ms = 30'000;        // for the answer: the peer may have to make its memory ready
   const Clock* clock = nullptr;
 };
+
+// The memory of an endpoint's slots; kResourceExhausted with the number.
+Result<std::shared_ptr<std::byte[]>> MakeSlots(const CarrierContext& context);
 
 class CarrierEnd {
  public:
@@ -68,6 +73,7 @@ class CarrierEnd {
 // The S-worker's side.
 class DialingEnd : public CarrierEnd {
  public:
+  // kWouldBlock: call again, as for Advance.
   virtual Result<CarrierBytes> Offer() = 0;
   virtual Status OnAnswer(std::span<const std::byte> answer) = 0;
 };
@@ -75,8 +81,9 @@ class DialingEnd : public CarrierEnd {
 // The R-worker's side.
 class AcceptingEnd : public CarrierEnd {
  public:
-  // The answer. From it on the end must be ready for what the S-worker does next.
-  virtual Result<CarrierBytes> OnOffer(std::span<const std::byte> offer) = 0;
+  // The answer. From it on the end must be ready for what the S-worker does next. kWouldBlock: call again with the
+  // same offer, as for Advance.
+  virtual Result<CarrierBytes> Answer(std::span<const std::byte> offer) = 0;
   // Whether a stream of this lane is awaited at the R-worker's port: only tcp's are.
   virtual bool WantsStream(Lane) const { return false; }
   // A connection of that lane which has proven the session's key.

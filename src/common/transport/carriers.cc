@@ -9,6 +9,14 @@ namespace fastdecode {
 
 std::shared_ptr<std::byte[]> AllocatePageableSlots(size_t bytes) { return MapPrivateMemory(bytes, false); }
 
+Result<std::shared_ptr<std::byte[]>> MakeSlots(const CarrierContext& context) {
+  const size_t bytes = EndpointMemoryBytes(context.endpoint);
+  std::shared_ptr<std::byte[]> memory = context.allocate(bytes);
+  if (memory != nullptr) return memory;
+  return Status(StatusCode::kResourceExhausted,
+                "no memory for " + std::to_string(bytes) + " bytes of message slots for " + context.endpoint.peer);
+}
+
 Carriers::Carriers(const TransportSettings& settings) : settings_(settings) {
   carriers_.push_back(MakeVerbsCarrier(settings));
   carriers_.push_back(MakeShmCarrier(settings));

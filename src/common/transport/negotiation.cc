@@ -71,12 +71,15 @@ Result<ChosenTransport> DialNegotiation::Advance(ByteChannel& channel) {
     ChosenTransport chosen;
     switch (state_) {
       case State::kNext:
-        FD_RETURN_IF_ERROR(OfferNext(channel));
+        TryNext();
+        break;
+      case State::kOffering:
+        FD_RETURN_IF_ERROR(Offer(channel));
         break;
       case State::kOffered:
         if (context_.clock->NowNs() < answer_deadline_ns_) return Status(StatusCode::kWouldBlock, {});
         GiveUp(Status(StatusCode::kDeadlineExceeded, context_.endpoint.peer + " does not answer the offer within " +
-                                                         std::to_string(context_.timeout_ms) + " ms"),
+                                                         std::to_string(context_.answer_timeout_ms) + " ms"),
                false);
         break;
       case State::kMeeting:
@@ -91,20 +94,22 @@ Result<ChosenTransport> DialNegotiation::Advance(ByteChannel& channel) {
   }
 }
 
-// Errors are the control connection's.
-Status DialNegotiation::OfferNext(ByteChannel& channel) {
+void DialNegotiation::TryNext() {
   if (left_.empty()) {
     state_ = State::kHopeless;
-    return OkStatus();
+    return;
   }
   kind_ = left_.back();
   left_.pop_back();
-  if (Status status = carriers_.Check(kind_); !status.ok()) {
-    GiveUp(status, true);
-    return OkStatus();
-  }
+  if (Status status = carriers_.Check(kind_); !status.ok()) return GiveUp(status, true);
   end_ = carriers_.Find(kind_)->Dial(context_);
+  state_ = State::kOffering;
+}
+
+// Errors are the control connection's.
+Status DialNegotiation::Offer(ByteChannel& channel) {
   Result<CarrierBytes> bytes = end_->Offer();
+  if (bytes.status().code() == StatusCode::kWouldBlock) return bytes.status();
   if (!bytes.ok()) {
     GiveUp(bytes.status(), true);
     return OkStatus();
@@ -112,7 +117,7 @@ Status DialNegotiation::OfferNext(ByteChannel& channel) {
   TransportOffer offer;
   offer.kind = static_cast<uint16_t>(kind_);
   SetBytes(offer, *bytes);
-  answer_deadline_ns_ = context_.clock->NowNs() + context_.timeout_ms * kNsPerMs;
+  answer_deadline_ns_ = context_.clock->NowNs() + context_.answer_timeout_ms * kNsPerMs;
   state_ = State::kOffered;
   return channel.WriteFrame(offer);
 }
@@ -166,7 +171,7 @@ std::string DialNegotiation::Why() const {
 }
 
 void DialNegotiation::AppendWants(std::vector<pollfd>* fds) const {
-  if (state_ == State::kMeeting) end_->AppendWants(fds);
+  if (state_ == State::kOffering || state_ == State::kMeeting) end_->AppendWants(fds);
 }
 
 int64_t DialNegotiation::deadline_ns() const {
@@ -178,18 +183,18 @@ int64_t DialNegotiation::deadline_ns() const {
 AcceptNegotiation::AcceptNegotiation(const Carriers& carriers, CarrierContext context)
     : carriers_(carriers), context_(std::move(context)) {}
 
-Result<CarrierBytes> AcceptNegotiation::Consider(TransportKind kind, std::span<const std::byte> offer) {
+Status AcceptNegotiation::Consider(TransportKind kind) {
   const TransportKind own = carriers_.settings().kind;
   if (own != TransportKind::kAuto && own != kind) {
-    return Status(StatusCode::kUnimplemented, std::string("this R-worker was started with --transport ") + NameOf(own));
+    return {StatusCode::kUnimplemented, std::string("this R-worker was started with --transport ") + NameOf(own)};
   }
   FD_RETURN_IF_ERROR(carriers_.Check(kind));
   end_ = carriers_.Find(kind)->Accept(context_);
-  return end_->OnOffer(offer);
+  return OkStatus();
 }
 
 Status AcceptNegotiation::OnOffer(const TransportOffer& offer, ByteChannel& channel) {
-  FD_ASSIGN_OR_RETURN(std::span<const std::byte> bytes, BytesOf(offer));
+  FD_RETURN_IF_ERROR(BytesOf(offer).status());
   if (offer.kind == 0 || offer.kind > kMaxTransportKind) {
     return DataLoss("it offers the unknown transport " + std::to_string(offer.kind));
   }
@@ -198,15 +203,24 @@ Status AcceptNegotiation::OnOffer(const TransportOffer& offer, ByteChannel& chan
   endpoint_.reset();
   end_.reset();
   refusal_ = OkStatus();
-  Result<CarrierBytes> answer_bytes = Consider(kind_, bytes);
-  if (!answer_bytes.ok()) return Refuse(answer_bytes.status(), channel);
+  offer_ = offer;
+  if (const Status status = Consider(kind_); !status.ok()) return Refuse(status, channel);
+  return OkStatus();
+}
+
+Status AcceptNegotiation::Answer(ByteChannel& channel) {
+  Result<CarrierBytes> bytes = end_->Answer(*BytesOf(*offer_));
+  if (bytes.status().code() == StatusCode::kWouldBlock) return bytes.status();
+  if (!bytes.ok()) return Refuse(bytes.status(), channel);
+  offer_.reset();
   TransportAnswer answer;
-  answer.kind = offer.kind;
-  SetBytes(answer, *answer_bytes);
+  answer.kind = static_cast<uint16_t>(kind_);
+  SetBytes(answer, *bytes);
   return channel.WriteFrame(answer);
 }
 
 Status AcceptNegotiation::Refuse(const Status& reason, ByteChannel& channel) {
+  offer_.reset();
   end_.reset();
   refusal_ = reason;
   TransportAnswer answer;
@@ -218,7 +232,8 @@ Status AcceptNegotiation::Refuse(const Status& reason, ByteChannel& channel) {
 
 Status AcceptNegotiation::OnReady(const TransportReady& ready) {
   if (!refusal_.ok() && ready.kind == static_cast<uint16_t>(kind_)) return refusal_;
-  if (peer_ready_ || ready.kind != static_cast<uint16_t>(kind_) || (end_ == nullptr && endpoint_ == nullptr)) {
+  const bool agreed = !offer_.has_value() && (end_ != nullptr || endpoint_ != nullptr);
+  if (peer_ready_ || ready.kind != static_cast<uint16_t>(kind_) || !agreed) {
     return DataLoss("it is ready with transport " + std::to_string(ready.kind) + ", which was not agreed");
   }
   peer_ready_ = true;
@@ -227,6 +242,7 @@ Status AcceptNegotiation::OnReady(const TransportReady& ready) {
 }
 
 Result<ChosenTransport> AcceptNegotiation::Advance(ByteChannel& channel) {
+  if (offer_.has_value()) FD_RETURN_IF_ERROR(Answer(channel));
   if (end_ != nullptr) {
     Result<std::unique_ptr<Endpoint>> endpoint = end_->Advance();
     if (endpoint.ok()) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ class DialNegotiation {
  public:
   enum class State {
     kNext,      // a kind is to be offered
+    kOffering,  // its offer is being made
     kOffered,   // its answer is awaited
     kMeeting,   // accepted; the two ends of the carrier meet
     kReady,     // the endpoint was given away
@@ -50,7 +52,8 @@ class DialNegotiation {
   int64_t deadline_ns() const;
 
  private:
-  Status OfferNext(ByteChannel& channel);
+  void TryNext();
+  Status Offer(ByteChannel& channel);
   Status Meet(ByteChannel& channel, ChosenTransport* chosen);
   void GiveUp(const Status& reason, bool refused);  // the present kind; Advance tries the next
   std::string Why() const;
@@ -72,7 +75,7 @@ class AcceptNegotiation {
  public:
   AcceptNegotiation(const Carriers& carriers, CarrierContext context);
 
-  // What the S-worker sends. Errors end the session; a kind that is refused does not.
+  // What the S-worker sends; Advance answers. Errors end the session; a kind that is refused does not.
   Status OnOffer(const TransportOffer& offer, ByteChannel& channel);
   Status OnReady(const TransportReady& ready);
   // The endpoint, once, when both ends have theirs; kWouldBlock; or an error that ends the session.
@@ -84,12 +87,14 @@ class AcceptNegotiation {
   int64_t deadline_ns() const;
 
  private:
-  Result<CarrierBytes> Consider(TransportKind kind, std::span<const std::byte> offer);
+  Status Consider(TransportKind kind);
+  Status Answer(ByteChannel& channel);
   Status Refuse(const Status& reason, ByteChannel& channel);
 
   const Carriers& carriers_;
   const CarrierContext context_;
   TransportKind kind_ = TransportKind::kAuto;
+  std::optional<TransportOffer> offer_;  // not answered yet
   std::unique_ptr<AcceptingEnd> end_;
   std::unique_ptr<Endpoint> endpoint_;
   bool peer_ready_ = false;

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <future>
 #include <list>
 
 #include "common/transport/shm/unix_socket.h"
@@ -28,7 +29,7 @@ ByteChannel Channel(int descriptor, const char* peer) { return {Fd(descriptor), 
 // Both sides of a control connection behind its proofs, and the R-worker's port.
 class Meeting {
  public:
-  Meeting(TransportKind s_kind, TransportKind r_kind)
+  Meeting(TransportKind s_kind, TransportKind r_kind, AllocateSlots s_allocate = AllocatePageableSlots)
       : s_carriers_(Named(s_kind)), r_carriers_(Named(r_kind)), listener_(ListenTcp({"127.0.0.1", 0}).value()) {
     EXPECT_TRUE(InitCrypto().ok());
     int sockets[2];
@@ -40,12 +41,13 @@ class Meeting {
     context.endpoint.incarnation = 7;
     context.endpoint.peer = "rworker X";
     context.session_key.fill(9);
-    context.allocate = AllocatePageableSlots;
+    context.allocate = std::move(s_allocate);
     context.addresses = {LocalAddress(listener_.get()).value()};
     context.clock = &SteadyClock::Get();
     CarrierContext r_context = context;
     for (LaneOptions& lane : r_context.endpoint.lanes) std::swap(lane.send_slots, lane.recv_slots);
     r_context.endpoint.peer = "S-worker Y";
+    r_context.allocate = AllocatePageableSlots;
     s_.emplace(s_carriers_, context);
     r_.emplace(r_carriers_, r_context);
   }
@@ -217,11 +219,29 @@ TEST(Negotiation, AnotherHostIsToldApart) {
   offer.kind = static_cast<uint16_t>(TransportKind::kShm);
   offer.size = 36;
   ASSERT_TRUE(meeting.r().OnOffer(offer, meeting.r_channel()).ok());
+  meeting.StepR();
   ByteChannel::Frame frame;
   ASSERT_TRUE(meeting.s_channel().ReadFrame(frame).ok());
   const auto answer = frame.as<TransportAnswer>();
   EXPECT_EQ(answer.refusal, static_cast<uint16_t>(RefusalCode::kUnsupported));
   EXPECT_THAT(std::string(reinterpret_cast<const char*>(answer.bytes), answer.size), HasSubstr("another host"));
+}
+
+TEST(Negotiation, MemoryThatTakesLongHoldsNobodyUp) {
+  std::promise<void> there;
+  Meeting meeting(TransportKind::kTcp, TransportKind::kAuto, [&](size_t bytes) {
+    EXPECT_EQ(there.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready) << "it was waited for";
+    return AllocatePageableSlots(bytes);
+  });
+  for (int i = 0; i < 3; ++i) meeting.StepS();
+  EXPECT_EQ(meeting.s().state(), DialNegotiation::State::kOffering);
+  there.set_value();
+  std::vector<pollfd> fds;
+  meeting.s().AppendWants(&fds);
+  ASSERT_EQ(fds.size(), 1U);
+  EXPECT_EQ(poll(fds.data(), 1, 10'000), 1) << "who sleeps is woken";
+  meeting.Run();
+  meeting.ExpectAgreed(TransportKind::kTcp);
 }
 
 TEST(Negotiation, WhatMakesNoSenseEndsTheSession) {

@@ -130,7 +130,7 @@ class ShmAcceptingEnd final : public AcceptingEnd {
         spin_us_(spin_us),
         layout_(MakeShmLayout(MirrorOptions(context.endpoint), context.endpoint)) {}
 
-  Result<CarrierBytes> OnOffer(std::span<const std::byte> offer) override {
+  Result<CarrierBytes> Answer(std::span<const std::byte> offer) override {
     FD_ASSIGN_OR_RETURN(const std::string boot_id, BootId());
     if (TextOf(offer) != boot_id) {
       return Status(StatusCode::kUnimplemented, "it is on another host, or in another virtual machine");

@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "common/transport/in_background.h"
 #include "common/transport/tcp/client_connection.h"
 #include "common/transport/tcp/socket.h"
 #include "common/transport/tcp/tcp_endpoint.h"
@@ -18,14 +19,9 @@ Status NoBytesExpected(std::span<const std::byte> bytes) {
   return DataLoss("tcp: " + std::to_string(bytes.size()) + " bytes of a handshake that has none");
 }
 
-Result<std::unique_ptr<Endpoint>> MakeEndpoint(const CarrierContext& context, std::array<Fd, kNumLanes> sockets) {
+Result<std::unique_ptr<Endpoint>> MakeEndpoint(const CarrierContext& context, std::array<Fd, kNumLanes> sockets,
+                                               std::shared_ptr<std::byte[]> memory) {
   for (const Fd& socket : sockets) FD_RETURN_IF_ERROR(TuneStream(socket.get()));
-  const size_t bytes = EndpointMemoryBytes(context.endpoint);
-  std::shared_ptr<std::byte[]> memory = context.allocate(bytes);
-  if (memory == nullptr) {
-    return Status(StatusCode::kResourceExhausted,
-                  "no memory for " + std::to_string(bytes) + " bytes of message slots for " + context.endpoint.peer);
-  }
   FD_ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint,
                       TcpEndpoint::Create(context.endpoint, std::move(sockets), std::move(memory), *context.clock));
   return endpoint;
@@ -35,7 +31,11 @@ class TcpDialingEnd final : public DialingEnd {
  public:
   explicit TcpDialingEnd(const CarrierContext& context) : context_(context) {}
 
-  Result<CarrierBytes> Offer() override { return CarrierBytes(); }
+  Result<CarrierBytes> Offer() override {
+    if (!making_.has_value()) making_.emplace([this] { return MakeSlots(context_); });
+    FD_ASSIGN_OR_RETURN(memory_, making_->Take());
+    return CarrierBytes();
+  }
 
   Status OnAnswer(std::span<const std::byte> answer) override {
     FD_RETURN_IF_ERROR(NoBytesExpected(answer));
@@ -63,10 +63,11 @@ class TcpDialingEnd final : public DialingEnd {
       sockets[i] = streams_[i]->channel().TakeSocket();
       streams_[i].reset();
     }
-    return MakeEndpoint(context_, std::move(sockets));
+    return MakeEndpoint(context_, std::move(sockets), std::move(memory_));
   }
 
   void AppendWants(std::vector<pollfd>* fds) const override {
+    if (memory_ == nullptr && making_.has_value()) making_->AppendWants(fds);
     for (const auto& stream : streams_) {
       if (stream.has_value()) fds->push_back(stream->wants());
     }
@@ -82,14 +83,16 @@ class TcpDialingEnd final : public DialingEnd {
 
  private:
   const CarrierContext context_;
+  std::shared_ptr<std::byte[]> memory_;
   std::array<std::optional<ClientConnection>, kNumLanes> streams_;
+  std::optional<InBackground<std::shared_ptr<std::byte[]>>> making_;
 };
 
 class TcpAcceptingEnd final : public AcceptingEnd {
  public:
   explicit TcpAcceptingEnd(const CarrierContext& context) : context_(context) {}
 
-  Result<CarrierBytes> OnOffer(std::span<const std::byte> offer) override {
+  Result<CarrierBytes> Answer(std::span<const std::byte> offer) override {
     FD_RETURN_IF_ERROR(NoBytesExpected(offer));
     return CarrierBytes();
   }
@@ -101,7 +104,8 @@ class TcpAcceptingEnd final : public AcceptingEnd {
     for (const Fd& socket : sockets_) {
       if (!socket.valid()) return Status(StatusCode::kWouldBlock, {});
     }
-    return MakeEndpoint(context_, std::move(sockets_));
+    FD_ASSIGN_OR_RETURN(std::shared_ptr<std::byte[]> memory, MakeSlots(context_));
+    return MakeEndpoint(context_, std::move(sockets_), std::move(memory));
   }
 
   void AppendWants(std::vector<pollfd>*) const override {}  // streams come through the R-worker's port

@@ -1,8 +1,10 @@
 #include "common/transport/verbs/verbs_carrier.h"
 
 #include <mutex>
+#include <optional>
 
 #include "common/base/logging.h"
+#include "common/transport/in_background.h"
 #include "common/transport/verbs/verbs_device.h"
 #include "common/transport/verbs/verbs_endpoint.h"
 
@@ -37,14 +39,11 @@ class DeviceHolder {
   std::string described_;                    // under mutex_
 };
 
+using EndInBackground = InBackground<std::unique_ptr<VerbsEndpoint>>;
+
 Result<std::unique_ptr<VerbsEndpoint>> MakeEnd(const CarrierContext& context, DeviceHolder* holder) {
   FD_ASSIGN_OR_RETURN(std::shared_ptr<const VerbsDevice> device, holder->Get());
-  const size_t bytes = EndpointMemoryBytes(context.endpoint);
-  std::shared_ptr<std::byte[]> memory = context.allocate(bytes);
-  if (memory == nullptr) {
-    return Status(StatusCode::kResourceExhausted,
-                  "no memory for " + std::to_string(bytes) + " bytes of message slots for " + context.endpoint.peer);
-  }
+  FD_ASSIGN_OR_RETURN(std::shared_ptr<std::byte[]> memory, MakeSlots(context));
   return VerbsEndpoint::Create(context.endpoint, std::move(device), std::move(memory), holder->spin_us(),
                                *context.clock);
 }
@@ -60,7 +59,8 @@ class VerbsDialingEnd final : public DialingEnd {
       : context_(context), holder_(std::move(holder)) {}
 
   Result<CarrierBytes> Offer() override {
-    FD_ASSIGN_OR_RETURN(endpoint_, MakeEnd(context_, holder_.get()));
+    if (!making_.has_value()) making_.emplace([this] { return MakeEnd(context_, holder_.get()); });
+    FD_ASSIGN_OR_RETURN(endpoint_, making_->Take());
     VerbsHello hello = endpoint_->hello();
     hello.service_level = service_level();
     hello.traffic_class = traffic_class();
@@ -82,7 +82,11 @@ class VerbsDialingEnd final : public DialingEnd {
 
   // What nobody acknowledges, the device itself gives up: no deadline is needed.
   void AppendWants(std::vector<pollfd>* fds) const override {
-    if (connected_) fds->push_back({endpoint_->wait_fd(), POLLIN, 0});
+    if (connected_) {
+      fds->push_back({endpoint_->wait_fd(), POLLIN, 0});
+    } else if (endpoint_ == nullptr && making_.has_value()) {
+      making_->AppendWants(fds);
+    }
   }
 
  private:
@@ -93,6 +97,7 @@ class VerbsDialingEnd final : public DialingEnd {
   const std::shared_ptr<DeviceHolder> holder_;
   std::unique_ptr<VerbsEndpoint> endpoint_;
   bool connected_ = false;
+  std::optional<EndInBackground> making_;
 };
 
 class VerbsAcceptingEnd final : public AcceptingEnd {
@@ -100,20 +105,24 @@ class VerbsAcceptingEnd final : public AcceptingEnd {
   VerbsAcceptingEnd(const CarrierContext& context, std::shared_ptr<DeviceHolder> holder)
       : context_(context), holder_(std::move(holder)) {}
 
-  Result<CarrierBytes> OnOffer(std::span<const std::byte> offer) override {
+  Result<CarrierBytes> Answer(std::span<const std::byte> offer) override {
     FD_ASSIGN_OR_RETURN(const VerbsHello peer, ParseVerbsHello(offer, context_.endpoint));
-    FD_ASSIGN_OR_RETURN(endpoint_, MakeEnd(context_, holder_.get()));
+    if (!making_.has_value()) making_.emplace([this] { return MakeEnd(context_, holder_.get()); });
+    FD_ASSIGN_OR_RETURN(endpoint_, making_->Take());
     FD_RETURN_IF_ERROR(endpoint_->Connect(peer, peer.service_level, peer.traffic_class));
     return BytesOf(endpoint_->hello());
   }
 
   Result<std::unique_ptr<Endpoint>> Advance() override { return std::unique_ptr<Endpoint>(std::move(endpoint_)); }
-  void AppendWants(std::vector<pollfd>*) const override {}
+  void AppendWants(std::vector<pollfd>* fds) const override {
+    if (endpoint_ == nullptr && making_.has_value()) making_->AppendWants(fds);
+  }
 
  private:
   const CarrierContext context_;
   const std::shared_ptr<DeviceHolder> holder_;
   std::unique_ptr<VerbsEndpoint> endpoint_;
+  std::optional<EndInBackground> making_;
 };
 
 class VerbsCarrier final : public Carrier {
