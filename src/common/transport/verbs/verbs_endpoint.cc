@@ -77,7 +77,7 @@ Status VerbsEndpoint::SetUpLane(Lane which, std::byte* base) {
   lane.window = std::clamp(2 * options.send_slots, kMinWindow, kMaxVerbsSlots);
   const int writes = Writes(options.slot_bytes, lane.max_write);
   lane.depth = options.send_slots * writes + options.recv_slots + kMinWindow;
-  lane.signal_every = std::clamp(options.send_slots / 2, 1, 16);
+  lane.signal_every = std::clamp(options.send_slots / 2, 1, VerbsLane::kMaxUnreported);
   lane.send_free.Reset(options.send_slots);
   lane.pending.Reset(options.send_slots);
   lane.credits.Reset(kMaxVerbsSlots);

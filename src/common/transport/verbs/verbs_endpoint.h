@@ -133,8 +133,9 @@ class VerbsEndpoint final : public Endpoint {
   int64_t spin_budget_ns_;
   int64_t idle_since_ns_ = 0;  // 0: since the latest message nobody waited
   bool path_checked_ = false;
-  bool armed_ = false;  // a notification was asked for and has not come
-  int first_lane_ = 0;  // that Poll looks at first
+  bool armed_ = false;               // a notification was asked for and has not been taken
+  bool reaped_since_armed_ = false;  // without that there is none to take
+  int first_lane_ = 0;               // that Poll looks at first
   std::vector<ibv_send_wr> requests_;
   std::vector<ibv_sge> pieces_;
   std::vector<ibv_recv_wr> receives_;

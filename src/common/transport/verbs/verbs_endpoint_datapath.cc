@@ -127,7 +127,7 @@ int VerbsEndpoint::AddMessage(VerbsLane& lane, int index, int count) {
       }
       request.imm_data = htonl(immediate.Pack());
     }
-    Number(lane, request, last && !is_inline ? index : -1, last && lane.ReportsNext());
+    Number(lane, request, last && !is_inline ? index : -1, last && lane.ReportsNext(!is_inline));
     ++count;
   }
   // An inline message is the device's own once it is posted, which happens before anybody can write here again.
@@ -181,7 +181,7 @@ void VerbsEndpoint::SendCredit(VerbsLane& lane) {
     lane.recv_state[static_cast<size_t>(immediate.second)] = VerbsLane::RecvState::kPeer;
   }
   ++counters_.credit_messages;
-  SendEmpty(lane, IBV_WR_RDMA_WRITE_WITH_IMM, immediate.Pack(), lane.ReportsNext());
+  SendEmpty(lane, IBV_WR_RDMA_WRITE_WITH_IMM, immediate.Pack(), lane.ReportsNext(false));
 }
 
 // The slots that an owner waits for may lie behind writes that nobody reports: where neither a report nor a
@@ -257,9 +257,10 @@ void VerbsEndpoint::Busy(int64_t now_ns) {
 
 // True: the next completion makes wait_fd readable.
 bool VerbsEndpoint::Arm() {
-  if (armed_ && TakeEvent()) armed_ = false;
+  if (armed_ && reaped_since_armed_ && TakeEvent()) armed_ = false;
   if (armed_) return true;
   ++counters_.sleeps;
+  reaped_since_armed_ = false;
   const int error = ibv_req_notify_cq(queue_.get(), 0);
   if (error != 0) Break(Internal(options_.peer + ": the RDMA device gives no notification: " + std::strerror(error)));
   armed_ = error == 0;
@@ -294,6 +295,7 @@ int VerbsEndpoint::Reap() {
       lane.receives_used = 0;
     }
     taken += count;
+    reaped_since_armed_ = reaped_since_armed_ || count > 0;
     if (count < kPollBatch) return taken;
   }
 }

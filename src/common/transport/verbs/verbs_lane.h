@@ -14,6 +14,8 @@
 namespace fastdecode {
 
 struct VerbsLane {
+  static constexpr int kMaxUnreported = 16;  // writes
+
   enum class SendState : uint8_t {
     kFree,
     kCaller,   // acquired
@@ -82,10 +84,13 @@ struct VerbsLane {
   bool OwesUrgently() const {
     return owed.size() >= (ready.empty() ? 1 : 2) && 2 * (granted - taken - owed.size()) <= granted;
   }
-  // The next write is to be reported when it is done: so many were not, or its slot is the last, and whoever wants
-  // another would wait for a report that is not on its way.
-  bool ReportsNext() const {
-    return posted - signaled + 1 >= static_cast<uint64_t>(signal_every) || (send_free.empty() && completed == signaled);
+  // The next write is to be reported when it is done. Every report may wake an owner that sleeps, so a write that
+  // holds no slot has one only that the send queue may not fill; else: so many had none, or this slot is the last,
+  // and whoever wants another would wait for a report that is not on its way.
+  bool ReportsNext(bool holds_slot) const {
+    const uint64_t unreported = posted - signaled + 1;
+    if (!holds_slot) return unreported >= kMaxUnreported;
+    return unreported >= static_cast<uint64_t>(signal_every) || (send_free.empty() && completed == signaled);
   }
 };
 
