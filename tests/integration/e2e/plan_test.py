@@ -124,10 +124,13 @@ class Plan(E2eCase):
         self.assertIn("transport.kind", output)
 
     def test_the_benchmark_compares_with_it(self):
+        self.profile()
         self.write_config(rworkers__count=1, load_control__enabled=False)
+        self.up()
         report = self.folder / "report.json"
-        flags = ("--config", self.config, "--batch", 4, "--prompt_tokens", 8, "--output_tokens", 64, "--decode_only",
-                 "--json", report, "--compare_plan")  # fmt: skip
+        address = self.workers()["sworker"]["address"]
+        flags = ("--connect", address, "--secret_file", self.folder / "cluster.secret", "--batch", 4, "--prompt_tokens", 8,
+                 "--output_tokens", 64, "--decode_only", "--json", report, "--compare_plan")  # fmt: skip
         for change, text in (
             (lambda model: model["key"].update(hidden_size=4096), "hidden_size 4096 instead of 128"),
             (lambda model: model["key"].update(transport="verbs"), "transport verbs instead of "),
