@@ -90,6 +90,7 @@ def profile(model, sockets, calibrated=None, sworkers=1):
         "device": "cuda",
         "kv_keys": "f16",
         "kv_values": "f16",
+        "transport": "any",
     }
     return {
         "schema": 1,

@@ -37,22 +37,30 @@ Status Driver::WarmUp(const Workload& workload, uint64_t seed) {
   return OkStatus();
 }
 
-Measured Driver::Run(const Workload& workload, uint64_t seed, bool show_progress, bool decode_only) {
+Measured Driver::Run(const Workload& workload, uint64_t seed, bool show_progress, const MeasuredPart& part) {
   measured_ = {};
   next_ = 0;
   window_ = Window::kBefore;
   start_ns_ = NowNs();
   const size_t total = workload.requests.size();
-  Status status = decode_only ? OkStatus() : OpenWindow();
-  while (status.ok() && stop_.load() == 0 && (next_ < total || !open_.empty())) {
+  const auto cut = [&] { return part.to < 1 && window_ == Window::kClosed; };
+  Status status = MoveWindow(total, part);
+  while (status.ok() && stop_.load() == 0 && !cut() && (next_ < total || !open_.empty())) {
     status = Step(workload, seed);
-    if (decode_only && status.ok()) status = MoveWindow(total);
+    if (status.ok()) status = MoveWindow(total, part);
     if (show_progress) ShowProgress(total, false);
   }
-  if (status.ok() && stop_.load() != 0) CancelOpen();
   if (show_progress) ShowProgress(total, true);
+  if (status.ok() && cut()) {
+    measured_.requests = static_cast<int64_t>(next_ - open_.size());
+    Measured measured = std::exchange(measured_, {});
+    CancelOpen();
+    open_.clear();
+    return measured;
+  }
+  if (status.ok() && stop_.load() != 0) CancelOpen();
   if (status.ok() && window_ == Window::kOpen) status = CloseWindow();
-  if (window_ == Window::kBefore && status.ok()) Fail("no_window", "the requests never decoded all together");
+  if (window_ == Window::kBefore && status.ok()) Fail("no_window", "what was to be measured never began");
   for (; !open_.empty(); open_.erase(open_.begin())) Fail("unanswered", status.message());
   for (; next_ < total; ++next_) Fail("not_sent", status.message());
   measured_.requests = static_cast<int64_t>(total);
@@ -64,6 +72,8 @@ Status Driver::OpenWindow() {
   window_ = Window::kOpen;
   measured_.output_tokens = 0;
   measured_.itl_ms.clear();
+  for (const auto& [id, open] : open_) measured_.cached_before += open.prompt_tokens + open.received;
+  measured_.cached_before /= std::max<double>(1, static_cast<double>(open_.size()));
   const Status status = client_.Stats(/*reset=*/true).status();
   start_ns_ = NowNs();
   return status;
@@ -77,10 +87,16 @@ Status Driver::CloseWindow() {
   return stats.status();
 }
 
-Status Driver::MoveWindow(size_t total) {
+Status Driver::MoveWindow(size_t total, const MeasuredPart& part) {
+  if (!part.decode_only) {
+    const auto ended = static_cast<double>(next_ - open_.size()), all = static_cast<double>(total);
+    if (window_ == Window::kBefore && ended >= part.from * all) FD_RETURN_IF_ERROR(OpenWindow());
+    return window_ == Window::kOpen && ended >= part.to * all ? CloseWindow() : OkStatus();
+  }
   if (window_ == Window::kOpen && open_.size() < total) return CloseWindow();
   if (window_ != Window::kBefore || open_.size() < total) return OkStatus();
-  const bool all = std::all_of(open_.begin(), open_.end(), [](const auto& entry) { return entry.second.received > 0; });
+  // The first token is prefill's, and its K and V are still on their way: the second says that it decodes.
+  const bool all = std::all_of(open_.begin(), open_.end(), [](const auto& entry) { return entry.second.received > 1; });
   return all ? OpenWindow() : OkStatus();
 }
 

@@ -14,17 +14,26 @@
 namespace fastdecode {
 
 struct Measured {
-  double wall_s = 0;  // first submit to last answer, or as decode_only says
+  double wall_s = 0;  // first submit to last answer, or as MeasuredPart says
   int64_t requests = 0;
   int64_t failed = 0;
   int64_t prompt_tokens = 0;                         // of what did not fail
   int64_t output_tokens = 0;                         // received
+  double cached_before = 0;                          // tokens of an open request when it began, the mean
   std::vector<float> ttft_ms;                        // submit to first token, a request
   std::vector<float> itl_ms;                         // between two tokens of a request
   std::map<std::string, int64_t> failures;           // by code
   std::string first_failure;                         // its message
   nlohmann::json server = nlohmann::json::object();  // its stats over the same time
   Status lost;                                       // not ok: the server went away
+};
+
+// Which part of a run is measured; all of it unless it says otherwise.
+struct MeasuredPart {
+  bool decode_only = false;  // while all requests decode: from the last one's second token to the first one's end
+  // From the moment when this share of the requests has ended until that one has; what is open
+  // or waiting then is cancelled, and is neither an answer nor a failure.
+  double from = 0, to = 1;
 };
 
 // One thread. `stop`, once not 0, ends the run: what is open is cancelled and counts as failed.
@@ -34,9 +43,8 @@ class Driver {
 
   // A few short requests, so that nothing in the measurement happens for the first time.
   Status WarmUp(const Workload& workload, uint64_t seed);
-  // `show_progress`: one line on standard error, rewritten. decode_only: what is measured is the time in
-  // which all requests decode together, from the last one's first token to the first one's end.
-  Measured Run(const Workload& workload, uint64_t seed, bool show_progress, bool decode_only = false);
+  // `show_progress`: one line on standard error, rewritten.
+  Measured Run(const Workload& workload, uint64_t seed, bool show_progress, const MeasuredPart& part = {});
 
  private:
   struct Open {
@@ -57,7 +65,7 @@ class Driver {
   void Fail(const std::string& code, const std::string& message);
   Status OpenWindow();
   Status CloseWindow();
-  Status MoveWindow(size_t total);  // decode_only: opens and closes it when it is time
+  Status MoveWindow(size_t total, const MeasuredPart& part);  // opens and closes it when it is time
   void CancelOpen();
   void ShowProgress(size_t total, bool last);
 

@@ -33,6 +33,7 @@ DEFINE_double(rate, 0, "with --trace: its arrivals, this many times as fast (0: 
 DEFINE_int32(requests, 0, "how many (0: the whole trace, or twice the batch)");
 DEFINE_string(load_control, "", "on or off, whatever the config says; needs --config");
 DEFINE_bool(decode_only, false, "--batch requests, and measure only while all of them decode: no prefill, no ramp");
+DEFINE_string(measure, "", "FROM:TO, measure between these shares of requests ended, and cancel the rest (empty: all)");
 DEFINE_string(compare_plan, "", "also say what fastdecode-plan's profile in this file predicts, and what differs");
 DEFINE_string(json, "", "also write the result to this file");
 DEFINE_uint64(seed, 1, "of the prompts' random ids");
@@ -77,13 +78,27 @@ Status CheckFlags() {
   if (FLAGS_decode_only && (!FLAGS_trace.empty() || FLAGS_requests != 0)) {
     return InvalidArgument("--decode_only takes --batch requests of fixed lengths: leave --trace and --requests out");
   }
+  if (FLAGS_decode_only && !FLAGS_measure.empty())
+    return InvalidArgument("--decode_only and --measure exclude each other");
   if (FLAGS_rate > 0 && FLAGS_trace.empty()) return InvalidArgument("--rate needs --trace");
   if (FLAGS_rate > 0 && FLAGS_batch > 0) return InvalidArgument("--rate and --batch exclude each other");
   return OkStatus();
 }
 
+Result<MeasuredPart> PartOfFlags() {
+  MeasuredPart part;
+  part.decode_only = FLAGS_decode_only;
+  if (FLAGS_measure.empty()) return part;
+  int used = 0;
+  const bool parsed = std::sscanf(FLAGS_measure.c_str(), "%lf:%lf%n", &part.from, &part.to, &used) == 2 &&
+                      used == static_cast<int>(FLAGS_measure.size());
+  if (parsed && part.from >= 0 && part.from < part.to && part.to <= 1) return part;
+  return InvalidArgument("--measure is '" + FLAGS_measure + "': expected FROM:TO with 0 <= FROM < TO <= 1");
+}
+
 // The exit status. `report` is filled once there is something to report.
-int Measure(const std::string& address, const std::string& secret_file, nlohmann::ordered_json* report) {
+int Measure(const std::string& address, const std::string& secret_file, const MeasuredPart& part,
+            nlohmann::ordered_json* report) {
   const Result<Secret> secret = LoadSecret(secret_file);
   if (!secret.ok()) return Fail(secret.status());
   auto client = ApiClient::Connect(address, secret->key, "fastdecode-bench, pid " + std::to_string(getpid()));
@@ -98,16 +113,23 @@ int Measure(const std::string& address, const std::string& secret_file, nlohmann
   Result<Workload> workload = MakeWorkload(options, (*client)->info());
   if (!workload.ok()) return Fail(workload.status());
   if (FLAGS_decode_only) workload->requests.resize(static_cast<size_t>(workload->in_flight));
+  std::optional<PlanComparison> plan;
+  if (!FLAGS_compare_plan.empty()) {
+    const auto stats = (*client)->Stats(/*reset=*/false);
+    if (!stats.ok()) return Fail(stats.status());
+    auto comparison = PlanComparison::Make(*stats, FLAGS_compare_plan);
+    if (!comparison.ok()) return Fail(comparison.status());
+    plan = std::move(*comparison);
+  }
   Driver driver(**client, stop_signal);
   if (const Status warm = driver.WarmUp(*workload, FLAGS_seed); !warm.ok()) return Fail(warm);
-  const Measured measured = driver.Run(*workload, FLAGS_seed, isatty(STDERR_FILENO) == 1, FLAGS_decode_only);
+  const Measured measured = driver.Run(*workload, FLAGS_seed, isatty(STDERR_FILENO) == 1, part);
   *report = ToJson(measured, *workload);
   std::fputs(Table(*report).c_str(), stdout);
-  if (!FLAGS_compare_plan.empty() && measured.lost.ok()) {
-    const auto comparison = CompareWithPlan(*report, *workload, FLAGS_decode_only, FLAGS_compare_plan);
-    if (!comparison.ok()) return Fail(comparison.status());
-    (*report)["plan"] = ToJson(*comparison);
-    std::printf("\n%s", plan::Describe(*comparison).c_str());
+  if (plan && measured.lost.ok()) {
+    const plan::Comparison comparison = plan->Compare(*report, measured, *workload, FLAGS_decode_only);
+    (*report)["plan"] = ToJson(comparison);
+    std::printf("\n%s", plan::Describe(comparison).c_str());
   }
   if (!measured.lost.ok()) return Fail(kExitLost, measured.lost.message());
   if (stop_signal.load() != 0) return Fail(128 + stop_signal.load(), "interrupted");
@@ -120,6 +142,8 @@ int Measure(const std::string& address, const std::string& secret_file, nlohmann
 
 int Main() {
   if (const Status status = CheckFlags(); !status.ok()) return Fail(status);
+  const Result<MeasuredPart> part = PartOfFlags();
+  if (!part.ok()) return Fail(part.status());
   struct sigaction action {};
   action.sa_handler = &OnSignal;
   action.sa_flags = static_cast<int>(SA_RESETHAND);  // A second one ends us at once.
@@ -129,13 +153,13 @@ int Main() {
   nlohmann::ordered_json report;
   int code = kExitOk;
   if (!FLAGS_connect.empty()) {
-    code = Measure(FLAGS_connect, FLAGS_secret_file, &report);
+    code = Measure(FLAGS_connect, FLAGS_secret_file, *part, &report);
   } else {
     std::optional<bool> load_control;
     if (!FLAGS_load_control.empty()) load_control = FLAGS_load_control == "on";
     auto cluster = Cluster::Up(FLAGS_config, load_control, stop_signal);
     if (!cluster.ok()) return Fail(cluster.status());
-    code = Measure((*cluster)->address(), (*cluster)->secret_file(), &report);
+    code = Measure((*cluster)->address(), (*cluster)->secret_file(), *part, &report);
   }
   if (FLAGS_json.empty() || report.is_null()) return code;
   std::ofstream file(FLAGS_json);
@@ -155,7 +179,7 @@ int main(int argc, char** argv) {
           "throughput of a deployment\n"
           "  fastdecode-bench --config F | --connect HOST:PORT --secret_file F\n"
           "      --batch N --prompt_tokens N --output_tokens N [--requests N]  |  --trace F [--rate X] [--requests N]\n"
-          "      [--load_control on|off] [--compare_plan PROFILE] [--json F]\n"
+          "      [--decode_only | --measure FROM:TO] [--load_control on|off] [--compare_plan PROFILE] [--json F]\n"
           "Exit status: 0 done; 1 some requests failed; 2 usage; 3 no server, or none any more."};
   if (auto exit = fastdecode::ParseFlags(text, &argc, &argv)) return *exit;
   return fastdecode::Main();

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
-#include "common/config/config.h"
 #include "plan/profile.h"
 
 namespace fastdecode {
@@ -15,15 +15,23 @@ namespace {
 using nlohmann::ordered_json;
 
 // The S-worker's effective config, by way of a file: that is how configs are read.
-Result<Config> ConfigOf(const ordered_json& report) {
+Result<Config> ConfigOf(const nlohmann::json& stats) {
   std::string path = (std::filesystem::temp_directory_path() / "fastdecode-bench-XXXXXX").string();
   const int file = mkstemp(path.data());
   if (file < 0) return Internal("no temporary file " + path);
   close(file);
-  std::ofstream(path) << report["config"].dump();
+  std::ofstream(path) << stats.value("config", nlohmann::json::object()).dump();
   Result<Config> config = LoadConfig(path);
   std::filesystem::remove(path);
   return config;
+}
+
+std::string TransportsOf(const nlohmann::json& stats) {
+  std::set<std::string> kinds;
+  for (const auto& rworker : stats.value("rworkers", nlohmann::json::array())) {
+    if (rworker.value("joined", false)) kinds.insert(rworker.value("transport", ""));
+  }
+  return plan::TransportsText(kinds);
 }
 
 plan::Deployment DeploymentOf(const Config& config, const Workload& workload) {
@@ -44,14 +52,25 @@ plan::Deployment DeploymentOf(const Config& config, const Workload& workload) {
 
 }  // namespace
 
-Result<plan::Comparison> CompareWithPlan(const ordered_json& report, const Workload& workload, bool decode_only,
-                                         const std::string& profile_path) {
+Result<PlanComparison> PlanComparison::Make(const nlohmann::json& stats, const std::string& profile_path) {
   FD_ASSIGN_OR_RETURN(const plan::Profile profile, plan::LoadProfile(profile_path));
-  FD_ASSIGN_OR_RETURN(const Config config, ConfigOf(report));
-  FD_ASSIGN_OR_RETURN(const plan::ModelProfile* model, plan::FindModel(profile, plan::KeyOf(config)));
-  const plan::Deployment deployment = DeploymentOf(config, workload);
+  FD_ASSIGN_OR_RETURN(Config config, ConfigOf(stats));
+  plan::ModelKey key = plan::KeyOf(config);
+  key.transport = TransportsOf(stats);
+  const auto model = plan::FindModel(profile, key);
+  if (model.ok()) return PlanComparison(std::move(config), **model);
+  return Status(model.status().code(), profile_path + ": " + model.status().message());
+}
+
+plan::Comparison PlanComparison::Compare(const ordered_json& report, const Measured& run, const Workload& workload,
+                                         bool decode_only) const {
+  plan::Deployment deployment = DeploymentOf(config_, workload);
+  if (decode_only) {  // the lengths of the part that was measured
+    deployment.prompt_tokens = run.cached_before;
+    deployment.output_tokens = static_cast<double>(run.output_tokens) / deployment.batch;
+  }
   const plan::StepPrediction predicted =
-      decode_only ? plan::PredictDecode(*model, deployment) : plan::PredictSteady(*model, deployment).step;
+      decode_only ? plan::PredictDecode(model_, deployment) : plan::PredictSteady(model_, deployment).step;
   const ordered_json busy = report["window"].value("busy_ms", ordered_json::object());
   plan::MeasuredSteps measured;
   measured.tokens_per_s = report["tokens_per_s"].get<double>();

@@ -53,6 +53,7 @@ DEFINE_double(link_gbits_per_s, 100, "recommend: of the S-worker's network");
 DEFINE_double(link_latency_us, 15, "recommend: of one exchange, both ways");
 DEFINE_bool(json, false, "recommend: print JSON");
 DEFINE_string(write_config, "", "recommend: write a deployment's config to this file");
+DEFINE_string(transport, "auto", "recommend: tcp, shm or verbs, where the profile has the model over several");
 DEFINE_string(hosts, "",
               "recommend: addresses of R-workers for that config, with commas between (empty: on this host)");
 DEFINE_string(weights, "checkpoint", "recommend: of that config, checkpoint or random");
@@ -142,6 +143,10 @@ Result<Config> ConfigOfFlags() {
   if (!codes)
     return InvalidArgument("--kv_dtype is '" + FLAGS_kv_dtype + "': expected one or two of " + kernels::FormatList());
   config.rworkers.kv_dtype = {std::string(kernels::NameOf(codes->keys)), std::string(kernels::NameOf(codes->values))};
+  const std::string& transport = FLAGS_transport;
+  if (transport != "auto" && transport != "tcp" && transport != "shm" && transport != "verbs")
+    return InvalidArgument("--transport is '" + transport + "': expected auto, tcp, shm or verbs");
+  config.transport.kind = transport;
   return config;
 }
 

@@ -33,6 +33,7 @@ std::string Differences(const ModelKey& want, const ModelKey& have) {
   compare("device", want.device, have.device);
   compare("threads", want.threads, have.threads);
   compare("KV format", KvName(want), KvName(have));
+  if (!SameTransport(want.transport, have.transport)) compare("transport", want.transport, have.transport);
   return text;
 }
 
@@ -58,7 +59,18 @@ ModelKey KeyOf(const Config& config) {
           .device = cpu ? "cpu" : "cuda",
           .threads = cpu ? SWorkerThreads(config) : 0,
           .kv_keys = config.rworkers.kv_dtype.keys,
-          .kv_values = config.rworkers.kv_dtype.values};
+          .kv_values = config.rworkers.kv_dtype.values,
+          .transport = config.transport.kind == "auto" ? kAnyTransport : config.transport.kind};
+}
+
+std::string TransportsText(const std::set<std::string>& kinds) {
+  std::string text;
+  for (const std::string& kind : kinds) text += (text.empty() ? "" : "+") + kind;
+  return text.empty() ? kAnyTransport : text;
+}
+
+bool SameTransport(const std::string& a, const std::string& b) {
+  return a == b || a == kAnyTransport || b == kAnyTransport;
 }
 
 std::string Describe(const ModelKey& key) {
@@ -67,14 +79,23 @@ std::string Describe(const ModelKey& key) {
                      std::to_string(key.num_heads) + " heads of " + std::to_string(key.head_dim) + " over " +
                      std::to_string(key.num_kv_heads) + ", " + key.dtype + " on " + key.device;
   if (key.threads > 0) text += " with " + std::to_string(key.threads) + (key.threads == 1 ? " thread" : " threads");
-  return text + ", KV " + KvName(key);
+  return text + ", KV " + KvName(key) + (key.transport == kAnyTransport ? "" : ", rows over " + key.transport);
 }
 
 Result<const ModelProfile*> FindModel(const Profile& profile, const ModelKey& key) {
-  std::string others;
+  std::vector<const ModelProfile*> fitting;  // but for their transports
+  std::string others, over;
   for (const ModelProfile& model : profile.models) {
     if (model.key == key) return &model;
-    others += "\n  " + model.name + ": " + Differences(key, model.key);
+    const std::string differences = Differences(key, model.key);
+    others += "\n  " + model.name + ": " + differences;
+    if (!differences.empty()) continue;
+    fitting.push_back(&model);
+    over += (over.empty() ? "" : " and ") + model.key.transport;
+  }
+  if (fitting.size() == 1) return fitting.front();
+  if (!fitting.empty()) {
+    return InvalidArgument("the profile has entries for this model over " + over + ": name one as transport.kind");
   }
   return NotFound("the profile has no entry for this model (" + Describe(key) +
                   "); measure it with fastdecode-plan measure. What is there differs:" + others);

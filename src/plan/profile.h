@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@
 namespace fastdecode::plan {
 
 inline constexpr int kProfileSchema = 1;
+
+inline constexpr char kAnyTransport[] = "any";  // not known yet, or times that belong to none (data sheets)
 
 // What a time of the S-part or of an R-worker depends on, layers' number left out.
 struct ModelKey {
@@ -31,10 +34,18 @@ struct ModelKey {
   int threads = 0;     // that compute on a CPU; 0: not a CPU
   std::string kv_keys = "f16";
   std::string kv_values = "f16";
+  std::string transport = kAnyTransport;  // that carries the rows, as TransportsText says
   friend bool operator==(const ModelKey&, const ModelKey&) = default;
 };
-ModelKey KeyOf(const Config& config);       // dtype "auto" settled as the S-worker does; threads: SWorkerThreads
+// dtype "auto" settled as the S-worker does; threads: SWorkerThreads; transport "auto", which only
+// the R-workers' handshake settles: any.
+ModelKey KeyOf(const Config& config);
 std::string Describe(const ModelKey& key);  // "hidden 4096, ..., bf16 on cpu, KV f16/f16"
+
+// "shm"; "shm+tcp" where not all R-workers are reached over the same; kAnyTransport of none.
+std::string TransportsText(const std::set<std::string>& kinds);
+// Whether times over one may be taken for the other: equal, or one of them any.
+bool SameTransport(const std::string& a, const std::string& b);
 
 // The R-part of one layer of one mini-batch on one R-worker, in its kernels:
 // seconds_per_call + rows * seconds_per_row + cached tokens * seconds_per_token.
@@ -93,7 +104,8 @@ struct Profile {
   std::vector<ModelProfile> models;
 };
 
-// The entry of `key`; an error that lists what the profile has and what differs.
+// The entry of `key`; without a transport the only one there is. An error lists what the
+// profile has and what differs.
 Result<const ModelProfile*> FindModel(const Profile& profile, const ModelKey& key);
 
 // From text of a file called `name` (for messages), or from a file of at most 1 MiB. An

@@ -78,14 +78,15 @@ Ordered KeyToJson(const ModelKey& key) {
           {"device", key.device},
           {"threads", key.threads},
           {"kv_keys", key.kv_keys},
-          {"kv_values", key.kv_values}};
+          {"kv_values", key.kv_values},
+          {"transport", key.transport}};
 }
 
 Status ReadKey(const json& object, const std::string& path, ModelKey* key) {
   ObjectReader reader(object, path);
   constexpr int64_t kMaxWidth = int64_t{1} << 24;
   for (const char* name : {"hidden_size", "intermediate_size", "vocab_size", "num_heads", "num_kv_heads", "head_dim",
-                           "dtype", "device", "kv_keys", "kv_values"}) {
+                           "dtype", "device", "kv_keys", "kv_values", "transport"}) {
     reader.Require(name);
   }
   reader.Integer("hidden_size", 1, kMaxWidth, &key->hidden_size);
@@ -99,6 +100,8 @@ Status ReadKey(const json& object, const std::string& path, ModelKey* key) {
   reader.Integer("threads", 0, 4096, &key->threads);
   reader.Choice("kv_keys", kernels::FormatNames(), {}, &key->kv_keys);
   reader.Choice("kv_values", kernels::FormatNames(), {}, &key->kv_values);
+  reader.Choice("transport", {"any", "shm", "shm+tcp", "shm+tcp+verbs", "shm+verbs", "tcp", "tcp+verbs", "verbs"}, {},
+                &key->transport);
   if (key->num_kv_heads > 0 && key->num_heads % key->num_kv_heads != 0) {
     reader.Expected("num_kv_heads", "a divisor of num_heads, " + std::to_string(key->num_heads));
   }

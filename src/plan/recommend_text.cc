@@ -150,6 +150,8 @@ ordered_json MakeConfig(const Wishes& wishes, const Recommendation& r, const Con
       {"rworkers", std::move(rworkers)},
       {"pipeline", {{"mini_batches", r.deployment.mini_batches}, {"max_batch", r.deployment.batch}}},
       {"load_control", {{"enabled", true}, {"workload_limit", r.workload_limit}, {"interval_steps", "auto"}}}};
+  const bool one_transport = key.transport != kAnyTransport && key.transport.find('+') == std::string::npos;
+  if (one_transport) config["transport"] = {{"kind", key.transport}};
   if (!choice.profile.empty()) config["plan"] = {{"profile", choice.profile}};
   return config;
 }

@@ -106,10 +106,18 @@ Status CheckFlags() {
 Result<const plan::ModelProfile*> ModelByName(const plan::Profile& profile) {
   if (FLAGS_model.empty() && profile.models.size() == 1) return &profile.models.front();
   std::string names;
+  const plan::ModelProfile* found = nullptr;
   for (const plan::ModelProfile& model : profile.models) {
-    if (model.name == FLAGS_model) return &model;
     names += (names.empty() ? "" : ", ") + model.name;
+    if (model.name != FLAGS_model) continue;
+    if (found != nullptr) {
+      return InvalidArgument(FLAGS_profile + " has several entries called " + FLAGS_model + " (" +
+                             plan::Describe(found->key) + "; " + plan::Describe(model.key) +
+                             "): give the deployment's --config");
+    }
+    found = &model;
   }
+  if (found != nullptr) return found;
   return NotFound(FLAGS_profile + " has no model '" + FLAGS_model + "'; give --model, one of: " + names +
                   ", or the deployment's --config");
 }

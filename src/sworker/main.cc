@@ -10,6 +10,7 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -148,11 +149,25 @@ RWorkerCallbacks MakeCallbacks(Engine& engine, RemoteAttention& attention, Servi
   return callbacks;
 }
 
+std::set<std::string> TransportsOf(const RWorkerPool& pool) {
+  std::set<std::string> kinds;
+  for (int r = 0; r < pool.size(); ++r) {
+    const RWorkerStats stats = pool.stats(r);
+    if (stats.incarnation != 0) kinds.insert(NameOf(stats.transport));
+  }
+  return kinds;
+}
+
 // Brings the API up once every R-worker is there, and waits for the end.
-int ServeApi(const Config& config, const Secret& secret, RWorkerPool& pool, ServingCore& core,
+int ServeApi(const Config& config, const Secret& secret, RWorkerPool& pool, ServingCore& core, const PlanWatch* plan,
              std::atomic<ApiServer*>* publish_to, StopSignals* signals) {
   if (!pool.WaitAllJoined(kJoinTimeout))
     return Fail(kExitWorker, "not every R-worker could be reached:" + MissingText(pool));
+  if (plan != nullptr) {
+    if (const Status same = plan->CheckTransports(TransportsOf(pool)); !same.ok()) {
+      return Fail(kExitUsage, same.message());
+    }
+  }
   const ApiServerOptions options{.listen = config.sworker.listen, .info = MakeServerInfo(config)};
   auto api = ApiServer::Start(options, secret.key, config.model_config, core);
   if (!api.ok()) return Fail(kExitWorker, api.status().message());
@@ -217,7 +232,7 @@ int Serve(const Config& config, StopSignals* signals) {
   outputs.plan = plan->get();
   core.Start(engine, outputs);
   engine.Start();
-  const int code = ServeApi(config, *secret, **pool, core, &publish_to, signals);
+  const int code = ServeApi(config, *secret, **pool, core, plan->get(), &publish_to, signals);
   core.Shutdown();
   pool->reset();
   engine.Stop();

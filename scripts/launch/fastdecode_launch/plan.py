@@ -131,6 +131,8 @@ def rworker(index, host, config, programs, cpu_list):
     argv = [f"{folder}/fastdecode-rworker", "--listen", host["listen"], "--kv_memory", host["kv_memory"],
             "--threads", str(host["threads"]), "--transport", config["transport"]["kind"],
             "--model_shape", config["model"]["shape"]]
+    if config["rworkers"]["kernel"] != "auto":
+        argv += ["--kernel", config["rworkers"]["kernel"]]
     if config["transport"]["spin_us"] != "auto":
         argv += ["--spin_us", str(config["transport"]["spin_us"])]
     verbs = config["transport"]["verbs"]

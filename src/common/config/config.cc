@@ -184,6 +184,7 @@ Status ReadRWorkers(const json& object, RWorkersOptions& rworkers) {
     reader.Expected("block_tokens", "a power of two from 32 to 1024");
   }
   ReadKvDtype(reader, &rworkers.kv_dtype);
+  reader.Text("kernel", &rworkers.kernel);
   const json* hosts = reader.Find("hosts");
   FD_RETURN_IF_ERROR(reader.Finish());
 

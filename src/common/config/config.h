@@ -67,6 +67,7 @@ struct RWorkersOptions {
   MemoryAmount kv_memory{.bytes = int64_t{1} << 30};  // default of a host's
   int block_tokens = 128;
   KvDtype kv_dtype;
+  std::string kernel = "auto";  // of attention; a name is for the R-workers to know or refuse
   friend bool operator==(const RWorkersOptions&, const RWorkersOptions&) = default;
 };
 

@@ -37,6 +37,7 @@ Json RWorkersToJson(const RWorkersOptions& rworkers) {
   object["kv_memory"] = FormatMemoryAmount(rworkers.kv_memory);
   object["block_tokens"] = rworkers.block_tokens;
   object["kv_dtype"] = KvDtypeToJson(rworkers.kv_dtype);
+  object["kernel"] = rworkers.kernel;
   if (rworkers.count == 0) object["hosts"] = HostsToJson(rworkers.hosts);
   return object;
 }

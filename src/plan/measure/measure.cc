@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -18,7 +20,7 @@ namespace {
 
 constexpr int kGrowth = 48;  // tokens that a run's sequences may grow by
 constexpr int kShortContext = 16;
-constexpr int kLivePrompt = 8;
+constexpr int kLivePrompt = 1;
 
 double SecondsSince(int64_t start_ns) { return static_cast<double>(NowNs() - start_ns) / 1e9; }
 
@@ -49,6 +51,7 @@ class Measurement {
     const Config& config = lab_.config();
     profile_.name = std::filesystem::path(config.model.path).filename().string();
     profile_.key = KeyOf(config);
+    profile_.key.transport = Transports();
     profile_.mini_batches = config.pipeline.mini_batches;
     FD_RETURN_IF_ERROR(Decode());
     FD_RETURN_IF_ERROR(Prefill());
@@ -59,6 +62,15 @@ class Measurement {
  private:
   void Say(const std::string& line) const {
     if (options_.progress) options_.progress(line);
+  }
+
+  // What was negotiated.
+  std::string Transports() const {
+    std::set<std::string> kinds;
+    for (size_t r = 0; r < lab_.config().rworkers.hosts.size(); ++r) {
+      kinds.insert(NameOf(lab_.grant(static_cast<int>(r)).transport));
+    }
+    return TransportsText(kinds);
   }
 
   // Tokens that `rows` sequences a mini-batch may have when a run starts: what R-worker r holds.
@@ -190,7 +202,7 @@ class Measurement {
     std::vector<TimePoint> points;
     for (const int rows : RowsToMeasure(lab_.max_rows())) {
       const int batch = rows * k;
-      const int steps = std::clamp(static_cast<int>(2.0 / (row_s_ * batch)), 12, 64);
+      const int steps = std::clamp(static_cast<int>(2.0 / (row_s_ * batch)), 16, 64);
       const int output = std::min(steps, lab_.config().max_context - kLivePrompt);
       if (rows > 1 && rows < lab_.max_rows() && std::log2(rows) != std::floor(std::log2(rows))) continue;
       std::vector<double> extra;

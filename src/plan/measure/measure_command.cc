@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -18,7 +19,7 @@
 namespace fastdecode::plan {
 namespace {
 
-constexpr double kReadSeconds = 6;
+constexpr double kReadSeconds = 6;  // at most
 
 void Say(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
@@ -41,7 +42,7 @@ void Replace(Profile* profile, ModelProfile model) {
   profile->models.push_back(std::move(model));
 }
 
-Result<MachineProfile> ThisMachine() {
+Result<MachineProfile> ThisMachine(double seconds) {
   const auto described = DescribeMachine();
   MachineProfile machine;
   char name[256] = {};
@@ -50,7 +51,7 @@ Result<MachineProfile> ThisMachine() {
   machine.kernel = described.value("kernel", "");
   machine.cpus = described.value("cpus", 0);
   machine.memory_bytes = described.value("memory_bytes", int64_t{0});
-  const Result<ReadRate> rate = MeasureReadBandwidth(1, kReadSeconds);
+  const Result<ReadRate> rate = MeasureReadBandwidth(1, std::min(seconds, kReadSeconds));
   if (rate.ok()) {
     machine.read_bytes_per_s = rate->bytes_per_s;
     char line[160];
@@ -93,7 +94,7 @@ Status RunMeasure(const MeasureCommand& command, const std::atomic<int>& stop) {
   FD_ASSIGN_OR_RETURN(Profile profile, Begun(command.out));
   InitTorch();
   const int64_t start_ns = NowNs();
-  FD_ASSIGN_OR_RETURN(profile.machine, ThisMachine());
+  FD_ASSIGN_OR_RETURN(profile.machine, ThisMachine(command.seconds));
   profile.fastdecode_version = FASTDECODE_VERSION;
   profile.libtorch_version = LibtorchVersion();
   for (const std::string& path : command.configs) {

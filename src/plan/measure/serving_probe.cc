@@ -3,7 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <future>
-#include <set>
+#include <map>
 
 #include "common/base/clock.h"
 #include "sworker/serving/serving_core.h"
@@ -27,10 +27,11 @@ struct ServingProbe::State {
   void Publish(std::span<const TokenUpdate> tokens, std::span<const RequestFinished> finished) {
     std::lock_guard lock(mutex);
     if (end_ns == 0) {
-      for (const TokenUpdate& token : tokens) begun.insert(token.id);
+      for (const TokenUpdate& token : tokens) decoding += ++tokens_of[token.id] == 2 ? 1 : 0;
       if (begin_ns != 0) counted += tokens.size();
-      // The window opens with the tokens that complete the batch, and closes with the first end.
-      if (begin_ns == 0 && begun.size() == expected) {
+      // The window opens with the second token of the last (the first is prefill's, and its K and V
+      // are still on their way), and closes with the first end.
+      if (begin_ns == 0 && decoding == expected) {
         begin_ns = NowNs();
         received_before = received + tokens.size();
       }
@@ -52,8 +53,8 @@ struct ServingProbe::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::set<SequenceId> begun;
-  size_t expected = 0, counted = 0, done = 0, received = 0, received_before = 0;
+  std::map<SequenceId, int> tokens_of;
+  size_t expected = 0, decoding = 0, counted = 0, done = 0, received = 0, received_before = 0;
   int64_t begin_ns = 0, end_ns = 0;
   Status fault;
 };
@@ -89,9 +90,9 @@ Result<LiveRun> ServingProbe::Run(int batch, int prompt, int output) {
   State& state = *state_;
   {
     std::lock_guard lock(state.mutex);
-    state.begun.clear();
+    state.tokens_of.clear();
     state.expected = static_cast<size_t>(batch);
-    state.counted = state.done = state.received = state.received_before = 0;
+    state.decoding = state.counted = state.done = state.received = state.received_before = 0;
     state.begin_ns = state.end_ns = 0;
   }
   for (int i = 0; i < batch; ++i) {

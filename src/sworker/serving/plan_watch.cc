@@ -22,8 +22,9 @@ plan::Deployment DeploymentOf(const Config& config) {
 }
 
 Result<plan::ModelProfile> ProfileOf(const Config& config) {
-  FD_ASSIGN_OR_RETURN(const plan::Profile profile, plan::LoadProfile(config.plan.profile));
-  const auto model = plan::FindModel(profile, plan::KeyOf(config));
+  const Result<plan::Profile> profile = plan::LoadProfile(config.plan.profile);
+  if (!profile.ok()) return Status(profile.status().code(), "plan.profile: " + profile.status().message());
+  const auto model = plan::FindModel(*profile, plan::KeyOf(config));
   if (model.ok()) return **model;
   return Status(model.status().code(), "plan.profile: " + config.plan.profile + ": " + model.status().message());
 }
@@ -33,7 +34,17 @@ Result<plan::ModelProfile> ProfileOf(const Config& config) {
 Result<std::unique_ptr<PlanWatch>> PlanWatch::Make(const Config& config) {
   if (config.plan.profile.empty()) return std::unique_ptr<PlanWatch>();
   FD_ASSIGN_OR_RETURN(plan::ModelProfile profile, ProfileOf(config));
-  return std::unique_ptr<PlanWatch>(new PlanWatch(std::move(profile), DeploymentOf(config)));
+  return std::unique_ptr<PlanWatch>(new PlanWatch(config, std::move(profile)));
+}
+
+PlanWatch::PlanWatch(const Config& config, plan::ModelProfile profile)
+    : path_(config.plan.profile), transport_(profile.key.transport), watch_(std::move(profile), DeploymentOf(config)) {}
+
+Status PlanWatch::CheckTransports(const std::set<std::string>& kinds) const {
+  const std::string used = plan::TransportsText(kinds);
+  if (plan::SameTransport(transport_, used)) return OkStatus();
+  return InvalidArgument("plan.profile: " + path_ + " was measured over " + transport_ + ", and rows go over " + used +
+                         " here: measure again (fastdecode-plan measure), or set transport.kind");
 }
 
 void PlanWatch::PassDone(const FinishedPass& pass, const Timeline& timeline) {

@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 
 #include "common/config/config.h"
 #include "plan/step_watch.h"
@@ -20,15 +22,21 @@ class PlanWatch {
   // another model.
   static Result<std::unique_ptr<PlanWatch>> Make(const Config& config);
 
+  // Once R-workers have joined: an error where the profile was measured over other transports
+  // than carry their rows.
+  Status CheckTransports(const std::set<std::string>& kinds) const;
+
   void PassDone(const FinishedPass& pass, const Timeline& timeline);
   // {"passes": .., "step_ms": {"predicted", "measured", "ratio"}, ..., "differs": ".."}
   nlohmann::json Stats(const TimelineWindow& window) const;
   void Reset();
 
  private:
-  PlanWatch(plan::ModelProfile profile, const plan::Deployment& deployment) : watch_(std::move(profile), deployment) {}
+  PlanWatch(const Config& config, plan::ModelProfile profile);
   plan::Comparison CompareLocked(const TimelineWindow& window) const;
 
+  const std::string path_;       // of the profile
+  const std::string transport_;  // that it was measured over
   mutable std::mutex mutex_;
   plan::StepWatch watch_;  // guarded by mutex_
   int64_t next_line_ns_ = 0;

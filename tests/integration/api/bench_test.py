@@ -51,7 +51,20 @@ class Bench(unittest.TestCase):
         self.assertEqual((0, ""), (status, err))
         report = json.loads(self.report.read_text())
         self.assertEqual((8, 0), (report["requests"], report["failed"]))
-        self.assertLess(report["output_tokens"], 8 * 40)
+        self.assertLessEqual(report["output_tokens"], 8 * (40 - 2))  # from everybody's second token on
+        self.assertAlmostEqual(report["output_tokens"] / report["wall_s"], report["tokens_per_s"])
+
+    def test_without_ramp_and_end(self):
+        server = self.start_server()
+        status, out, err = self.run_bench(server, "--batch=8", "--prompt_tokens=10", "--output_tokens=40",
+                                          "--requests=32", "--measure=0.25:0.75")
+        self.assertEqual((0, ""), (status, err))
+        report = json.loads(self.report.read_text())
+        self.assertEqual(0, report["failed"])
+        self.assertGreaterEqual(report["requests"], 24)  # that had ended; the rest was cancelled
+        self.assertLess(report["requests"], 32)
+        self.assertGreaterEqual(report["output_tokens"], 12 * 40)
+        self.assertLess(report["output_tokens"], 24 * 40)
         self.assertAlmostEqual(report["output_tokens"] / report["wall_s"], report["tokens_per_s"])
 
     def test_trace(self):
@@ -71,6 +84,10 @@ class Bench(unittest.TestCase):
             (("--prompt_tokens=2000", "--output_tokens=2000"), "more than the context"),
             (("--trace", "/nowhere"), "cannot be opened"),
             ((*lengths, "--load_control=on"), "needs --config"),
+            ((*lengths, "--measure=0.5"), "expected FROM:TO"),
+            ((*lengths, "--measure=0.5:0.5"), "expected FROM:TO"),
+            ((*lengths, "--measure=0:1x"), "expected FROM:TO"),
+            ((*lengths, "--measure=0:0.5", "--decode_only"), "exclude each other"),
             ((*lengths, "--nonsense"), "nonsense"),
             ((*lengths, "--secret_file=/nowhere"), "does not exist"),
             ((*lengths, f"--secret_file={server.new_secret('other')}"), "another secret"),

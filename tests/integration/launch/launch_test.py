@@ -163,6 +163,15 @@ class Failures(ClusterCase):
         text = self.assert_fails(2, "the end of sworker's log", "model.safetensors")
         self.assert_down(*self.pids_in(text))
 
+    def test_kernel_of_the_rworkers(self):
+        self.write_config(rworkers__count=1, rworkers__kernel="reference")
+        self.up()
+        self.assertIn("kernel=reference", self.ok("logs", self.config, "rworker-0"))
+        self.ok("down", self.config)
+        self.write_config(rworkers__count=1, rworkers__kernel="avx3")
+        text = self.assert_fails(2, "the end of rworker-0's log", "no attention kernel is called 'avx3'")
+        self.assert_down(*self.pids_in(text))
+
     def test_config_error_starts_nothing(self):
         self.write_config(rworkers__treads=1)
         text = self.assert_fails(2, "rworkers.treads: unknown key", "rworkers.threads")

@@ -69,6 +69,7 @@ TEST_F(ConfigTest, ReadsEveryKey) {
     "sworker": { "device": "cuda:1", "threads": 8, "listen": "tcp://[::1]:7111", "pin": false },
     "rworkers": {
       "threads": 3, "kv_memory": "8GiB", "block_tokens": 64, "kv_dtype": {"keys": "int8", "values": "int4"},
+      "kernel": "avx2",
       "hosts": [ { "address": "cpu01:7200", "ssh": "user@cpu01", "threads": 32, "kv_memory": "200GiB" },
                  { "address": "[::1]:7201", "listen": "[::]:7201", "bin": "/opt/fastdecode/bin",
                    "kv_memory": "80%" } ] },
@@ -88,7 +89,8 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   const int64_t gib = int64_t{1} << 30;
   const RWorkerHost first = {"cpu01:7200", "cpu01:7200", "user@cpu01", "", 32, {.bytes = 200 * gib}};
   const RWorkerHost second = {"[::1]:7201", "[::]:7201", "", "/opt/fastdecode/bin", 3, {.percent = 80}};
-  EXPECT_EQ(config->rworkers, (RWorkersOptions{0, {first, second}, 3, {.bytes = 8 * gib}, 64, {"int8", "int4"}}));
+  EXPECT_EQ(config->rworkers,
+            (RWorkersOptions{0, {first, second}, 3, {.bytes = 8 * gib}, 64, {"int8", "int4"}, "avx2"}));
   EXPECT_EQ(config->pipeline, (PipelineOptions{3, 1024, 512}));
   EXPECT_EQ(config->load_control, (LoadControlOptions{false, 65536, 4}));
   EXPECT_EQ(config->transport,
@@ -153,7 +155,7 @@ TEST_F(ConfigTest, EffectiveConfigNamesEveryDocumentedKey) {
   EXPECT_THAT(effective, SizeIs(6));
   EXPECT_THAT(effective["model"], SizeIs(7));
   EXPECT_THAT(effective["sworker"], SizeIs(4));
-  EXPECT_THAT(effective["rworkers"], SizeIs(5));
+  EXPECT_THAT(effective["rworkers"], SizeIs(6));
   EXPECT_THAT(effective["pipeline"], SizeIs(3));
   EXPECT_THAT(effective["load_control"], SizeIs(3));
   EXPECT_THAT(effective["transport"], SizeIs(6));

@@ -22,7 +22,8 @@ ModelKey Llama7b() {
           .head_dim = 128,
           .dtype = "bf16",
           .device = "cpu",
-          .threads = 1};
+          .threads = 1,
+          .transport = "shm"};
 }
 
 Profile MakeProfile() {
@@ -106,6 +107,10 @@ TEST(ProfileTest, NamesTheKeyThatCannotBeTrue) {
               HasSubstr("models[0].rworkers[0].seconds_per_token: found 1e-12"));
   EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["key"]["kv_keys"] = "int3"; }), HasSubstr("models[0].key.kv_keys"));
   EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["key"]["num_kv_heads"] = 5; }), HasSubstr("key.num_kv_heads"));
+  EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["key"]["transport"] = "tcp+shm"; }),
+              HasSubstr("models[0].key.transport: found \"tcp+shm\""));
+  EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["key"].erase("transport"); }),
+              HasSubstr("models[0].key.transport: is missing"));
   EXPECT_THAT(FaultOf([&](json& p) { layer(p)["rows"] = 8; }), HasSubstr("models[0].layer[1].rows: found 8"));
   EXPECT_THAT(FaultOf([&](json& p) { layer(p).erase("seconds"); }),
               HasSubstr("models[0].layer[1].seconds: is missing"));
@@ -141,6 +146,35 @@ TEST(ProfileTest, FindsTheModelOrSaysWhatDiffers) {
   EXPECT_THAT(FindModel(profile, other).status().message(),
               AllOf(HasSubstr("hidden 2048"),
                     HasSubstr("llama-7b: hidden_size 4096 instead of 2048, dtype bf16 instead of f32")));
+}
+
+// What is negotiated is known late: until then the only entry is the one.
+TEST(ProfileTest, TimesOverOneTransportAreNotTakenForAnothers) {
+  Profile profile = MakeProfile();
+  ModelKey wanted = Llama7b();
+  wanted.transport = "tcp";
+  EXPECT_THAT(FindModel(profile, wanted).status().message(),
+              AllOf(HasSubstr("rows over tcp"), HasSubstr("llama-7b: transport shm instead of tcp")));
+  wanted.transport = kAnyTransport;
+  EXPECT_EQ("shm", (*FindModel(profile, wanted))->key.transport);
+  profile.models.push_back(profile.models[0]);
+  profile.models[1].key.transport = "tcp";
+  EXPECT_THAT(FindModel(profile, wanted).status().message(), HasSubstr("over shm and tcp: name one"));
+  wanted.transport = "tcp";
+  EXPECT_EQ("tcp", (*FindModel(profile, wanted))->key.transport);
+  profile.models[1].key.transport = kAnyTransport;  // of data sheets
+  wanted.transport = "verbs";
+  EXPECT_EQ(kAnyTransport, (*FindModel(profile, wanted))->key.transport);
+}
+
+TEST(ProfileTest, TransportsAreNamedInOneOrder) {
+  EXPECT_EQ("any", TransportsText({}));
+  EXPECT_EQ("shm", TransportsText({"shm"}));
+  EXPECT_EQ("shm+tcp", TransportsText({"tcp", "shm"}));
+  Config config;
+  EXPECT_EQ("any", KeyOf(config).transport);
+  config.transport.kind = "tcp";
+  EXPECT_EQ("tcp", KeyOf(config).transport);
 }
 
 }  // namespace

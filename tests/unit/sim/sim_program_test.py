@@ -17,6 +17,7 @@ def profile(**changes):
         "key": {
             "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100, "num_heads": 4, "num_kv_heads": 4,
             "head_dim": 16, "dtype": "f16", "device": "cuda", "kv_keys": "f16", "kv_values": "f16",
+            "transport": "any",
         },
         "layer": [{"rows": 1, "seconds": 1e-3}, {"rows": 100, "seconds": 2e-3}],
         "rworkers": [{"seconds_per_token": 1e-7}],
@@ -93,6 +94,11 @@ class Program(unittest.TestCase):
         for seconds in ("-0.001", "0", "NaN", "1e9"):
             broken = text.replace("0.002", seconds)
             self.refuses(*lengths, profile_path=self.write("absurd.json", broken), says="absurd.json")
+        twice = profile()
+        twice["models"] += profile()["models"]
+        twice["models"][1]["key"]["transport"] = "tcp"
+        path = self.write("twice.json", json.dumps(twice))
+        self.refuses(*lengths, "--model", "toy", profile_path=path, says="has several entries called toy")
         self.refuses(*lengths, "--model", "other", says="has no model 'other'; give --model, one of: toy")
 
     def test_usage(self):
