@@ -63,7 +63,9 @@ class UpAndDown(ClusterCase):
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         text = ""
         while "rworker-0  ready" not in text:
-            text += process.stdout.readline()
+            line = process.stdout.readline()
+            self.assertTrue(line, f"it ended before that: {text}")
+            text += line
         pids = self.pids_in(text)
         process.send_signal(signal.SIGINT)
         text += process.communicate(timeout=cluster_case.PATIENCE_S)[0]
