@@ -69,7 +69,9 @@ class TimelineFile(E2eCase):
         return json.loads(path.read_text())
 
     def test_both_write_the_same_timeline(self):
-        real, simulated = self.real(), self.simulated()
+        # The S-worker lets go of its R-workers as it ends, which its engine may still be told.
+        real = [event for event in self.real() if event["name"] != "lost"]
+        simulated = self.simulated()
         self.assertEqual(kinds(real), kinds(simulated))
         self.assertEqual(lanes(real), lanes(simulated))
         names = lanes(real)
