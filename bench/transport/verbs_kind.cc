@@ -1,6 +1,6 @@
 // The limit of verbs: the same writes with immediate by bare queue pairs, without headers,
 // without credits (the device's acknowledgements alone bound what is on its way), with one
-// completion queue for all peers. Small messages inline, one write in half the slots reported, as ours.
+// completion queue for all peers. Small messages go inline; one write in half the slots is reported.
 #include <poll.h>
 
 #include <algorithm>
