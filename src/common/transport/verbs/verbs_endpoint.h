@@ -13,10 +13,10 @@
 
 #include <array>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/transport/owner_thread.h"
 #include "common/transport/transport.h"
 #include "common/transport/verbs/verbs_device.h"
 #include "common/transport/verbs/verbs_lane.h"
@@ -117,7 +117,6 @@ class VerbsEndpoint final : public Endpoint {
   void PostReceives(VerbsLane& lane, int count);
   void Break(Status status);
   bool TakeEvent();
-  void CheckOwner();
 
   const EndpointOptions options_;
   const std::shared_ptr<std::byte[]> memory_;
@@ -143,7 +142,7 @@ class VerbsEndpoint final : public Endpoint {
   EndpointStats stats_;
   VerbsCounters counters_;
   Status failure_;
-  std::thread::id owner_;
+  OwnerThread owner_;
 };
 
 // Of a work request: which lane it is of, and whether it receives; the rest is its number.

@@ -21,13 +21,6 @@ size_t MessageBytes(const std::byte* slot) {
 
 }  // namespace
 
-void VerbsEndpoint::CheckOwner() {
-#ifndef NDEBUG
-  if (owner_ == std::thread::id()) owner_ = std::this_thread::get_id();
-  CHECK(owner_ == std::this_thread::get_id()) << "an endpoint belongs to one thread";
-#endif
-}
-
 void VerbsEndpoint::Break(Status status) {
   if (state_ == State::kDead || !failure_.ok()) return;
   failure_ = std::move(status);
@@ -35,7 +28,7 @@ void VerbsEndpoint::Break(Status status) {
 }
 
 Result<SendSlot> VerbsEndpoint::Acquire(Lane which) {
-  CheckOwner();
+  owner_.Check();
   if (state_ == State::kDead) return failure_;
   VerbsLane& lane = this->lane(which);
   lane.starved = lane.send_free.empty();
@@ -49,7 +42,7 @@ Result<SendSlot> VerbsEndpoint::Acquire(Lane which) {
 }
 
 Status VerbsEndpoint::Post(const SendSlot& slot) {
-  CheckOwner();
+  owner_.Check();
   VerbsLane& lane = this->lane(slot.lane);
   VerbsLane::SendState& state = lane.send_state[static_cast<size_t>(slot.index)];
   CHECK(state == VerbsLane::SendState::kCaller) << "slot " << slot.index << " posted without Acquire";
@@ -66,7 +59,7 @@ Status VerbsEndpoint::Post(const SendSlot& slot) {
 }
 
 void VerbsEndpoint::Abandon(const SendSlot& slot) {
-  CheckOwner();
+  owner_.Check();
   VerbsLane& lane = this->lane(slot.lane);
   VerbsLane::SendState& state = lane.send_state[static_cast<size_t>(slot.index)];
   CHECK(state == VerbsLane::SendState::kCaller) << "slot " << slot.index << " abandoned without Acquire";
@@ -197,7 +190,7 @@ void VerbsEndpoint::Nudge(VerbsLane& lane) {
 }
 
 Result<RecvSlot> VerbsEndpoint::Poll() {
-  CheckOwner();
+  owner_.Check();
   if (state_ == State::kDead) return failure_;
   (void)Reap();
   Push();
@@ -222,7 +215,7 @@ Result<RecvSlot> VerbsEndpoint::Poll() {
 }
 
 void VerbsEndpoint::Release(const RecvSlot& slot) {
-  CheckOwner();
+  owner_.Check();
   VerbsLane& lane = this->lane(slot.lane);
   VerbsLane::RecvState& state = lane.recv_state[static_cast<size_t>(slot.index)];
   CHECK(state == VerbsLane::RecvState::kCaller) << "slot " << slot.index << " released twice";
@@ -268,7 +261,7 @@ bool VerbsEndpoint::Arm() {
 }
 
 bool VerbsEndpoint::PrepareWait() {
-  CheckOwner();
+  owner_.Check();
   Push();
   if (state_ != State::kConnected || !lanes_[0].ready.empty() || !lanes_[1].ready.empty()) return false;
   for (VerbsLane& lane : lanes_) {
