@@ -9,6 +9,9 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "common/base/fd.h"
@@ -20,14 +23,22 @@ namespace fastdecode {
 template <typename T>
 class InBackground {
  public:
-  explicit InBackground(std::function<Result<T>()> make)
-      : made_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        result_(std::async(std::launch::async, [this, make = std::move(make)] {
-          Result<T> result = make();
-          const uint64_t one = 1;
-          [[maybe_unused]] const ssize_t count = write(made_.get(), &one, sizeof(one));
-          return result;
-        })) {}
+  // A host that gives no descriptor or no thread: Take has that error.
+  explicit InBackground(std::function<Result<T>()> make) : made_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!made_.valid()) {
+      Fail("no descriptor");
+      return;
+    }
+    try {
+      result_ = std::async(std::launch::async, [this, make = std::move(make)] {
+        Result<T> result = make();
+        Ring();
+        return result;
+      });
+    } catch (const std::system_error& error) {
+      Fail(std::string("no thread (") + error.what() + ")");
+    }
+  }
 
   // kWouldBlock until it is made. Once.
   Result<T> Take() {
@@ -39,6 +50,17 @@ class InBackground {
   void AppendWants(std::vector<pollfd>* fds) const { fds->push_back({made_.get(), POLLIN, 0}); }
 
  private:
+  void Ring() {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t count = write(made_.get(), &one, sizeof(one));
+  }
+  void Fail(const std::string& what) {
+    std::promise<Result<T>> failed;
+    failed.set_value(Status(StatusCode::kResourceExhausted, what + " to make memory for message slots ready with"));
+    result_ = failed.get_future();
+    Ring();
+  }
+
   const Fd made_;
   std::future<Result<T>> result_;
 };
