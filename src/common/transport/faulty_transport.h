@@ -43,6 +43,7 @@ class FaultyEndpoint final : public Endpoint {
   bool PrepareWait() override;
   const EndpointOptions& options() const override { return inner_->options(); }
   EndpointStats stats() const override { return inner_->stats(); }
+  void HandOver() override { inner_->HandOver(); }
 
  private:
   template <typename Slot>

@@ -42,6 +42,7 @@ class InBackground {
 
   // kWouldBlock until it is made. Once.
   Result<T> Take() {
+    if (!failure_.ok()) return failure_;
     if (result_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
       return Status(StatusCode::kWouldBlock, {});
     }
@@ -55,13 +56,12 @@ class InBackground {
     [[maybe_unused]] const ssize_t count = write(made_.get(), &one, sizeof(one));
   }
   void Fail(const std::string& what) {
-    std::promise<Result<T>> failed;
-    failed.set_value(Status(StatusCode::kResourceExhausted, what + " to make memory for message slots ready with"));
-    result_ = failed.get_future();
+    failure_ = Status(StatusCode::kResourceExhausted, what + " to make memory for message slots ready with");
     Ring();
   }
 
   const Fd made_;
+  Status failure_;
   std::future<Result<T>> result_;
 };
 

@@ -1,4 +1,5 @@
-// Asserts, in debug builds, that an endpoint is used by one thread alone: the first that used it.
+// Asserts, in debug builds, that an endpoint is used by one thread alone: the first that used it, or that used
+// it since it was released.
 #pragma once
 
 #include <thread>
@@ -15,6 +16,7 @@ class OwnerThread {
     CHECK(id_ == std::this_thread::get_id()) << "an endpoint belongs to one thread";
 #endif
   }
+  void Release() { id_ = {}; }
 
  private:
   std::thread::id id_;

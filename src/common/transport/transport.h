@@ -11,7 +11,7 @@
 // Two lanes: decode (latency) and bulk (prefill's K/V); messages of one lane arrive
 // in order, those of different lanes in any order.
 //
-// Thread rule: one owner thread, asserted in debug builds. Failure: after any Status
+// Thread rule: one owner thread, asserted in debug builds; HandOver lets another one follow it. Failure: after any Status
 // other than kWouldBlock the endpoint is dead; every later call answers the same.
 #pragma once
 
@@ -22,6 +22,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/transport/owner_thread.h"
 #include "common/wire/messages.h"
 
 namespace fastdecode {
@@ -94,6 +95,12 @@ class Endpoint {
 
   virtual const EndpointOptions& options() const = 0;
   virtual EndpointStats stats() const = 0;
+
+  // The next thread that calls is the owner. The caller orders the two (one was joined, or starts later).
+  virtual void HandOver() { owner_.Release(); }
+
+ protected:
+  OwnerThread owner_;  // every call of the data path checks it
 };
 
 }  // namespace fastdecode

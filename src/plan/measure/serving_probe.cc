@@ -71,6 +71,7 @@ ServingProbe::ServingProbe(Lab& lab) : state_(std::make_unique<State>(lab)) {
     state_->changed.notify_all();
   };
   state_->core.Start(state_->engine, outputs);
+  state_->lab.attention().HandOver();
   state_->engine.Start();
   std::promise<void> joined;
   state_->engine.Post([this, &joined] {
@@ -84,6 +85,7 @@ ServingProbe::ServingProbe(Lab& lab) : state_(std::make_unique<State>(lab)) {
 ServingProbe::~ServingProbe() {
   state_->core.Shutdown();
   state_->engine.Stop();
+  state_->lab.attention().HandOver();
 }
 
 Result<LiveRun> ServingProbe::Run(int batch, int prompt, int output) {

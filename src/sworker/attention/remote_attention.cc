@@ -52,6 +52,12 @@ void RemoteAttention::Lose(int rworker, Status reason) {
   if (peer(rworker).endpoint != nullptr) Drop(rworker, std::move(reason));
 }
 
+void RemoteAttention::HandOver() {
+  for (Peer& p : peers_) {
+    if (p.endpoint != nullptr) p.endpoint->HandOver();
+  }
+}
+
 void RemoteAttention::Drop(int rworker, Status reason) {
   Peer& p = peer(rworker);
   const EndpointStats stats = p.endpoint->stats();

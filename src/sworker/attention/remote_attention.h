@@ -25,6 +25,8 @@ class RemoteAttention final : public AttentionBackend {
   void Join(int rworker, std::unique_ptr<Endpoint> endpoint);
   // The control connection says that it is gone. A kLost event follows if it was there.
   void Lose(int rworker, Status reason);
+  // Another thread follows the engine thread (see Endpoint::HandOver).
+  void HandOver();
   bool joined(int rworker) const { return peers_[static_cast<size_t>(rworker)].endpoint != nullptr; }
 
   Status BeginPass(int mini_batch, uint64_t step, std::span<const StepRow> rows,

@@ -16,7 +16,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/fd.h"
-#include "common/transport/owner_thread.h"
 #include "common/transport/shm/shm_layout.h"
 #include "common/transport/shm/shm_memory.h"
 #include "common/transport/transport.h"
@@ -119,7 +118,6 @@ class ShmEndpoint final : public Endpoint {
   const int64_t spin_ns_;
   int64_t spin_budget_ns_;
   int64_t idle_since_ns_ = 0;  // 0: the latest Poll found a message
-  OwnerThread owner_;
 };
 
 }  // namespace fastdecode

@@ -15,7 +15,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/fd.h"
-#include "common/transport/owner_thread.h"
 #include "common/transport/slot_queue.h"
 #include "common/transport/transport.h"
 
@@ -93,7 +92,6 @@ class TcpEndpoint final : public Endpoint {
   // A failed send does not end the endpoint by itself: the peer's last words may still
   // wait to be read. Poll reports it when there is nothing more.
   Status send_failed_;
-  OwnerThread owner_;
 };
 
 }  // namespace fastdecode

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/transport/owner_thread.h"
 #include "common/transport/transport.h"
 #include "common/transport/verbs/verbs_device.h"
 #include "common/transport/verbs/verbs_lane.h"
@@ -142,7 +141,6 @@ class VerbsEndpoint final : public Endpoint {
   EndpointStats stats_;
   VerbsCounters counters_;
   Status failure_;
-  OwnerThread owner_;
 };
 
 // Of a work request: which lane it is of, and whether it receives; the rest is its number.
