@@ -4,7 +4,7 @@ JOBS := $(shell nproc)
 
 # $(call built,PRESET): configure and build. $(call tested,PRESET): the same, and its tests.
 built = cmake --preset $(1) --log-level=WARNING && cmake --build --preset $(1) -j $(JOBS)
-tested = $(call built,$(1)) && ctest --preset $(1)
+tested = $(call built,$(1)) && ctest --preset $(1) -j $(JOBS)
 # $(call timed,NAME,COMMANDS): runs them, then says how long they took.
 timed = @start=$$(date +%s); $(2) && echo "== $(1): $$(($$(date +%s) - start)) s"
 sources = git ls-files -z '*.h' '*.cc' '*.inc' '*.cu'
@@ -50,7 +50,7 @@ check-tsan: setup-tests
 
 # The tests that run real clusters have run twice by then.
 check-clang: setup-tests
-	$(call timed,check-clang,$(call built,clang) && ctest --preset clang -LE integration)
+	$(call timed,check-clang,$(call built,clang) && ctest --preset clang -j $(JOBS) -LE integration)
 
 format: setup-tests
 	@$(sources) | xargs -0 clang-format-14 -i

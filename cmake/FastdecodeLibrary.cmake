@@ -56,6 +56,9 @@ function(fastdecode_test_properties name)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
     ENVIRONMENT "${FASTDECODE_TEST_ENVIRONMENT}")
+  if("integration" IN_LIST arg_LABELS) # Several processes, and deadlines for noticing a fault.
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+  endif()
 endfunction()
 
 # The first torch target builds the precompiled header that the others reuse.
