@@ -1,7 +1,6 @@
 #include "plan/measure/measure.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -21,6 +20,9 @@ namespace {
 constexpr int kGrowth = 48;  // tokens that a run's sequences may grow by
 constexpr int kShortContext = 16;
 constexpr int kLivePrompt = 1;
+// Everything is measured in turns, a few times: what disturbs the machine for some seconds then moves one of
+// the values that a median is taken of, and not a whole point.
+constexpr int kRounds = 3;
 
 double SecondsSince(int64_t start_ns) { return static_cast<double>(NowNs() - start_ns) / 1e9; }
 
@@ -42,6 +44,16 @@ std::vector<int> RowsToMeasure(int max_rows) {
   rows.push_back(max_rows);
   return rows;
 }
+
+// What the rounds have found on one R-worker, by rows of a mini-batch.
+struct RWorkerSamples {
+  struct Attended {
+    double tokens = 0;  // cached, of all rows
+    std::vector<double> seconds;
+  };
+  std::map<int, std::map<int, Attended>> attended;  // also by context
+  std::map<int, std::vector<double>> exchanged;
+};
 
 class Measurement {
  public:
@@ -80,10 +92,12 @@ class Measurement {
     return static_cast<int>(std::min<int64_t>(fits, lab_.config().max_context)) - kGrowth - 1;
   }
 
-  // Few and long, or many and short: about half a second.
+  double Spent() const { return SecondsSince(start_ns_) / options_.seconds; }
+
+  // Few and long, or many and short: some tenths of a second.
   int PassesFor(int rows, double guess_s) const {
-    const double spent = SecondsSince(start_ns_) / options_.seconds;
-    const double target = spent > 0.7 ? 0.15 : 0.6;
+    const double spent = Spent();
+    const double target = spent > 0.7 ? 0.15 : 0.4;
     return std::clamp(static_cast<int>(target / std::max(guess_s * rows, 1e-6)), spent > 1 ? 4 : 6, kGrowth);
   }
 
@@ -100,22 +114,19 @@ class Measurement {
   }
 
   Status DecodeOn(int r) {
-    std::vector<AttendSample> samples;
-    std::vector<TimePoint> wire;
-    for (const int rows : RowsToMeasure(lab_.max_rows())) {
-      FD_RETURN_IF_ERROR(Exchange(r, rows, &wire));
-      FD_RETURN_IF_ERROR(Together(r, rows, &samples));
+    RWorkerSamples found;
+    const double half = 0.5 * (r + 1) / static_cast<double>(lab_.config().rworkers.hosts.size());
+    for (int round = 0; round < kRounds && (round == 0 || Spent() < half); ++round) {
+      for (const int rows : RowsToMeasure(lab_.max_rows())) {
+        FD_RETURN_IF_ERROR(Exchange(r, rows, &found));
+        FD_RETURN_IF_ERROR(Together(r, rows, &found));
+      }
     }
     const RWorkerGrant& grant = lab_.grant(r);
-    if (samples.empty()) {
+    if (found.attended.empty()) {
       return InvalidArgument("R-worker " + grant.address + " holds too few KV blocks for one sequence a mini-batch");
     }
-    profile_.rworkers.push_back({.address = grant.address,
-                                 .kernel = grant.kernel,
-                                 .threads = grant.threads,
-                                 .attend = FitRPart(samples),
-                                 .attended = std::exchange(attended_, {}),
-                                 .wire = Curve(std::move(wire))});
+    AddRWorker(grant, found);
     const RPartTimes& attend = profile_.rworkers.back().attend;
     char line[200];
     std::snprintf(line, sizeof(line), "%s: R = %.4g us a cached token, %.3g us a row, %.3g us a call, within %.0f %%",
@@ -125,17 +136,40 @@ class Measurement {
     return OkStatus();
   }
 
+  void AddRWorker(const RWorkerGrant& grant, const RWorkerSamples& found) {
+    std::vector<AttendSample> samples;
+    std::vector<AttendCurve> curves;
+    for (const auto& [rows, by_context] : found.attended) {
+      std::vector<TimePoint> points;
+      for (const auto& [context, attended] : by_context) {
+        samples.push_back({static_cast<double>(rows), attended.tokens, Median(attended.seconds)});
+        points.push_back(PointOf(attended.tokens / rows, attended.seconds));
+      }
+      curves.push_back({static_cast<double>(rows), Curve(std::move(points))});
+    }
+    std::vector<TimePoint> wire;
+    for (const auto& [rows, seconds] : found.exchanged) {
+      wire.push_back(PointOf(WireBytes(profile_.key, rows), seconds));
+    }
+    profile_.rworkers.push_back({.address = grant.address,
+                                 .kernel = grant.kernel,
+                                 .threads = grant.threads,
+                                 .attend = FitRPart(samples),
+                                 .attended = std::move(curves),
+                                 .wire = Curve(std::move(wire))});
+  }
+
   // One mini-batch alone: what lies between its stages is the wire.
-  Status Exchange(int r, int rows, std::vector<TimePoint>* wire) {
+  Status Exchange(int r, int rows, RWorkerSamples* found) {
     const int context = std::min(kShortContext, LongestContext(r, 1, rows));
     if (context < 1) return OkStatus();
     FD_ASSIGN_OR_RETURN(const PassRecord run, lab_.RunPasses(r, 1, rows, context, PassesFor(rows, row_s_)));
-    wire->push_back(PointOf(WireBytes(profile_.key, rows), run.wire));
+    Add(run.wire, &found->exchanged[rows]);
     return OkStatus();
   }
 
   // All mini-batches at the same time, as in service, with short and with long contexts.
-  Status Together(int r, int rows, std::vector<AttendSample>* samples) {
+  Status Together(int r, int rows, RWorkerSamples* found) {
     const int k = profile_.mini_batches;
     const int longest = LongestContext(r, k, rows);
     if (longest < 1) {
@@ -148,29 +182,29 @@ class Measurement {
       const int context = static_cast<int>(share * longest);
       if (context > 2 * contexts.back()) contexts.push_back(context);
     }
-    std::vector<TimePoint> by_cached;
     for (const int context : contexts) {
       FD_ASSIGN_OR_RETURN(const PassRecord run, lab_.RunPasses(r, k, rows, context, PassesFor(k * rows, row_s_)));
-      samples->push_back({static_cast<double>(rows), run.tokens, Median(run.attend)});
-      by_cached.push_back(PointOf(run.tokens / rows, run.attend));
-      const auto add = [rows](std::map<int, std::vector<double>>& to, const std::vector<double>& values) {
-        std::vector<double>& all = to[rows];
-        all.insert(all.end(), values.begin(), values.end());
-      };
-      add(layer_, run.layer.empty() ? run.outer : run.layer);
-      add(copy_in_, run.copy_in);
-      add(copy_out_, run.copy_out);
-      add(outer_, run.outer);
+      RWorkerSamples::Attended& attended = found->attended[rows][context];
+      Add(run.attend, &attended.seconds);
+      const double share = static_cast<double>(run.attend.size()) / static_cast<double>(attended.seconds.size());
+      attended.tokens += share * (run.tokens - attended.tokens);
+      Add(run.layer.empty() ? run.outer : run.layer, &layer_[rows]);
+      Add(run.copy_in, &copy_in_[rows]);
+      Add(run.copy_out, &copy_out_[rows]);
+      Add(run.outer, &outer_[rows]);
       row_s_ = Median(run.pass) / rows;
       char line[200];
       std::snprintf(line, sizeof(line),
                     "%4d rows of %5.0f tokens: T %8.3f ms, head %8.3f ms, copies %7.3f ms, R-part %8.3f ms", rows,
-                    run.tokens / rows, Median(layer_[rows]) * 1e3, Median(run.outer) * 1e3,
-                    (Median(copy_in_[rows]) + Median(copy_out_[rows])) * 1e3, Median(run.attend) * 1e3);
+                    run.tokens / rows, Median(layer_[rows]) * 1e3, Median(outer_[rows]) * 1e3,
+                    (Median(copy_in_[rows]) + Median(copy_out_[rows])) * 1e3, Median(attended.seconds) * 1e3);
       Say(line);
     }
-    attended_.push_back({static_cast<double>(rows), Curve(std::move(by_cached))});
     return OkStatus();
+  }
+
+  static void Add(const std::vector<double>& values, std::vector<double>* all) {
+    all->insert(all->end(), values.begin(), values.end());
   }
 
   Status Prefill() {
@@ -197,35 +231,31 @@ class Measurement {
   // A live step less what the parts explain, shared out over its passes.
   Status Serving() {
     ServingProbe probe(lab_);
-    const int k = profile_.mini_batches;
-    const auto rworkers = static_cast<int>(profile_.rworkers.size());
-    std::vector<TimePoint> points;
-    for (const int rows : RowsToMeasure(lab_.max_rows())) {
-      const int batch = rows * k;
-      const int steps = std::clamp(static_cast<int>(2.0 / (row_s_ * batch)), 16, 64);
-      const int output = std::min(steps, lab_.config().max_context - kLivePrompt);
-      if (rows > 1 && rows < lab_.max_rows() && std::log2(rows) != std::floor(std::log2(rows))) continue;
-      std::vector<double> extra;
-      LiveRun last;
-      double predicted = 0;
-      for (int i = 0; i < 3; ++i) {
-        FD_ASSIGN_OR_RETURN(last, probe.Run(batch, kLivePrompt, output));
-        const Deployment deployment{.layers = lab_.config().model.layers,
-                                    .mini_batches = k,
-                                    .rworkers = rworkers,
-                                    .batch = batch,
-                                    .output_tokens = 1};
-        predicted = PredictStep(profile_, deployment, last.tokens).step_s;
-        extra.push_back(std::max(1e-7, (last.step_s - predicted) / k));
-        if (last.step_s * output > 5) break;
-      }
-      points.push_back(PointOf(rows, extra));
-      char line[160];
-      std::snprintf(line, sizeof(line), "live, batch %4d: a step takes %.3f ms, its parts explain %.3f ms", batch,
-                    last.step_s * 1e3, predicted * 1e3);
-      Say(line);
+    std::map<int, std::vector<double>> extra;
+    for (int round = 0; round < kRounds && (round == 0 || Spent() < 2); ++round) {
+      for (const int rows : RowsToMeasure(lab_.max_rows())) FD_RETURN_IF_ERROR(ServeLive(probe, rows, &extra[rows]));
     }
-    profile_.serving = Curve(std::move(points));
+    profile_.serving = CurveOf(extra);
+    return OkStatus();
+  }
+
+  Status ServeLive(ServingProbe& probe, int rows, std::vector<double>* extra) {
+    const int k = profile_.mini_batches;
+    const int batch = rows * k;
+    const int steps = std::clamp(static_cast<int>(2.0 / (row_s_ * batch)), 16, 64);
+    const int output = std::min(steps, lab_.config().max_context - kLivePrompt);
+    FD_ASSIGN_OR_RETURN(const LiveRun run, probe.Run(batch, kLivePrompt, output));
+    const Deployment deployment{.layers = lab_.config().model.layers,
+                                .mini_batches = k,
+                                .rworkers = static_cast<int>(profile_.rworkers.size()),
+                                .batch = batch,
+                                .output_tokens = 1};
+    const double predicted = PredictStep(profile_, deployment, run.tokens).step_s;
+    extra->push_back(std::max(1e-7, (run.step_s - predicted) / k));
+    char line[160];
+    std::snprintf(line, sizeof(line), "live, batch %4d: a step takes %.3f ms, its parts explain %.3f ms", batch,
+                  run.step_s * 1e3, predicted * 1e3);
+    Say(line);
     return OkStatus();
   }
 
@@ -233,8 +263,7 @@ class Measurement {
   const MeasureOptions& options_;
   const int64_t start_ns_;
   ModelProfile profile_;
-  std::vector<AttendCurve> attended_;  // of the R-worker that is measured
-  double row_s_ = 1e-3;                // of a pass, a row: a guess from what ran last
+  double row_s_ = 1e-3;  // of a pass, a row: a guess from what ran last
   std::map<int, std::vector<double>> layer_, copy_in_, copy_out_, outer_;
 };
 
