@@ -94,7 +94,7 @@ class Lab {
   std::unique_ptr<PrefillBuffers> prefill_buffers_;
   std::vector<RWorkerGrant> grants_;
   std::vector<StageEnd> ends_;
-  SequenceId next_sequence_ = 1;
+  SequenceId next_sequence_ = SequenceId{1} << 40;  // clients' requests count from 1
   uint64_t next_step_ = 0;
   size_t cached_ = 0, freed_ = 0;           // sequences of which the R-worker has said so
   std::shared_ptr<const Request> request_;  // every row's

@@ -230,10 +230,10 @@ class Measurement {
 
   // A live step less what the parts explain, shared out over its passes.
   Status Serving() {
-    ServingProbe probe(lab_);
+    FD_ASSIGN_OR_RETURN(const std::unique_ptr<ServingProbe> probe, ServingProbe::Make(lab_));
     std::map<int, std::vector<double>> extra;
     for (int round = 0; round < kRounds && (round == 0 || Spent() < 2); ++round) {
-      for (const int rows : RowsToMeasure(lab_.max_rows())) FD_RETURN_IF_ERROR(ServeLive(probe, rows, &extra[rows]));
+      for (const int rows : RowsToMeasure(lab_.max_rows())) FD_RETURN_IF_ERROR(ServeLive(*probe, rows, &extra[rows]));
     }
     profile_.serving = CurveOf(extra);
     return OkStatus();

@@ -1,126 +1,155 @@
 #include "plan/measure/serving_probe.h"
 
+#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <future>
 #include <map>
 
+#include "common/api/api_client.h"
 #include "common/base/clock.h"
+#include "common/config/secret.h"
+#include "sworker/server/api_server.h"
 #include "sworker/serving/serving_core.h"
 
 namespace fastdecode::plan {
 namespace {
 
 constexpr std::chrono::minutes kTimeout{5};
-constexpr std::chrono::milliseconds kLook{200};  // a signal wakes nobody here
+constexpr int kLookMs = 200;  // a signal wakes nobody here
+
+// Follows one run's tokens. The window opens with the second token of the last request (the first is
+// prefill's, and its K and V are still on their way), and closes with the first end. Time is taken at that
+// request's tokens alone: those of different mini-batches don't come at even distances.
+class Window {
+ public:
+  explicit Window(int batch) : batch_(static_cast<size_t>(batch)) {}
+
+  void Take(const TokensMessage& message) {
+    if (closed_) return;
+    bool now = false;
+    for (const RequestId id : message.ids) {
+      if (++tokens_of_[id] == 2 && ++decoding_ == batch_) last_ = id;
+      now = now || (decoding_ == batch_ && id == last_);
+    }
+    received_ += message.ids.size();
+    if (!now) return;
+    end_ = {NowNs(), received_, tokens_of_[last_]};
+    if (begin_.ns == 0) begin_ = end_;
+  }
+  void Close() { closed_ = true; }
+
+  Result<LiveRun> Figures(int prompt) const {
+    const int steps = end_.tokens - begin_.tokens;
+    if (steps == 0) return Unavailable("the requests of a live run never decoded together");
+    return LiveRun{static_cast<double>(end_.ns - begin_.ns) / 1e9 / steps,
+                   prompt + static_cast<double>(begin_.received + end_.received) / static_cast<double>(batch_) / 2};
+  }
+
+ private:
+  struct Mark {
+    int64_t ns = 0;
+    size_t received = 0;  // by all
+    int tokens = 0;       // of last_
+  };
+
+  const size_t batch_;
+  std::map<RequestId, int> tokens_of_;
+  size_t decoding_ = 0, received_ = 0;
+  RequestId last_ = 0;
+  Mark begin_, end_;
+  bool closed_ = false;
+};
 
 }  // namespace
 
-// Counts what the core publishes. Guarded by mutex: its callbacks come on the core's thread.
 struct ServingProbe::State {
-  State(Lab& lab)
+  explicit State(Lab& lab)
       : lab(lab),
         timeline(lab.config().pipeline.mini_batches),
         core(lab.config(), timeline),
         engine(MakeEngineOptions(lab.config()), lab.model(), lab.device(), lab.attention(), timeline, core) {}
 
-  void Publish(std::span<const TokenUpdate> tokens, std::span<const RequestFinished> finished) {
-    std::lock_guard lock(mutex);
-    if (end_ns == 0) {
-      for (const TokenUpdate& token : tokens) decoding += ++tokens_of[token.id] == 2 ? 1 : 0;
-      if (begin_ns != 0) counted += tokens.size();
-      // The window opens with the second token of the last (the first is prefill's, and its K and V
-      // are still on their way), and closes with the first end.
-      if (begin_ns == 0 && decoding == expected) {
-        begin_ns = NowNs();
-        received_before = received + tokens.size();
-      }
-      received += tokens.size();
-      if (!finished.empty()) end_ns = NowNs();
-    }
-    done += finished.size();
-    for (const RequestFinished& one : finished) {
-      if (one.reason == FinishReason::kError && fault.ok()) fault = Unavailable(one.error.message);
-    }
-    changed.notify_all();
-  }
-
   Lab& lab;
   Timeline timeline;
   ServingCore core;
   Engine engine;
-  SequenceId next = SequenceId{1} << 40;  // beyond the lab's own
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::map<SequenceId, int> tokens_of;
-  size_t expected = 0, decoding = 0, counted = 0, done = 0, received = 0, received_before = 0;
-  int64_t begin_ns = 0, end_ns = 0;
-  Status fault;
+  std::unique_ptr<ApiServer> api;
+  std::unique_ptr<ApiClient> client;
+  std::atomic<bool> fatal = false;
+  RequestId next = 1;
 };
 
-ServingProbe::ServingProbe(Lab& lab) : state_(std::make_unique<State>(lab)) {
+ServingProbe::ServingProbe(Lab& lab) : state_(std::make_unique<State>(lab)) {}
+
+Result<std::unique_ptr<ServingProbe>> ServingProbe::Make(Lab& lab) {
+  std::unique_ptr<ServingProbe> probe(new ServingProbe(lab));
+  FD_RETURN_IF_ERROR(probe->Start());
+  return probe;
+}
+
+Status ServingProbe::Start() {
+  State& state = *state_;
+  const Config& config = state.lab.config();
   ServingOutputs outputs;
-  outputs.publish = [this](std::span<const TokenUpdate> tokens, std::span<const RequestFinished> finished) {
-    state_->Publish(tokens, finished);
+  outputs.publish = [&state](std::span<const TokenUpdate> tokens, std::span<const RequestFinished> finished) {
+    if (state.api != nullptr) state.api->Publish(tokens, finished);  // nobody asks before it is there
   };
   outputs.report_lost = [](int, uint32_t, const Status&) {};
-  outputs.fatal = [this](const Status& reason) {
-    std::lock_guard lock(state_->mutex);
-    state_->fault = reason;
-    state_->changed.notify_all();
-  };
-  state_->core.Start(state_->engine, outputs);
-  state_->lab.attention().HandOver();
-  state_->engine.Start();
+  outputs.fatal = [&state](const Status&) { state.fatal = true; };
+  state.core.Start(state.engine, outputs);
+  state.lab.attention().HandOver();
+  state.engine.Start();
   std::promise<void> joined;
-  state_->engine.Post([this, &joined] {
-    const auto rworkers = static_cast<int>(state_->lab.config().rworkers.hosts.size());
-    for (int r = 0; r < rworkers; ++r) state_->core.OnRWorkerJoined(r, state_->lab.grant(r));
+  state.engine.Post([&] {
+    for (size_t r = 0; r < config.rworkers.hosts.size(); ++r) {
+      state.core.OnRWorkerJoined(static_cast<int>(r), state.lab.grant(static_cast<int>(r)));
+    }
     joined.set_value();
   });
   joined.get_future().wait();  // the core hears of them before of any request
+  FD_ASSIGN_OR_RETURN(const Secret secret, LoadSecret(config.transport.secret_file));
+  const ApiServerOptions options{.listen = "tcp://127.0.0.1:0", .info = {}};
+  FD_ASSIGN_OR_RETURN(state.api, ApiServer::Start(options, secret.key, config.model_config, state.core));
+  FD_ASSIGN_OR_RETURN(state.client, ApiClient::Connect(state.api->endpoint(), secret.key, "fastdecode-plan"));
+  return OkStatus();
 }
 
 ServingProbe::~ServingProbe() {
+  state_->client.reset();
   state_->core.Shutdown();
+  if (state_->api != nullptr) state_->api->Stop();
   state_->engine.Stop();
   state_->lab.attention().HandOver();
 }
 
 Result<LiveRun> ServingProbe::Run(int batch, int prompt, int output) {
   State& state = *state_;
-  {
-    std::lock_guard lock(state.mutex);
-    state.tokens_of.clear();
-    state.expected = static_cast<size_t>(batch);
-    state.decoding = state.counted = state.done = state.received = state.received_before = 0;
-    state.begin_ns = state.end_ns = 0;
-  }
   for (int i = 0; i < batch; ++i) {
-    Request request;
+    SubmitMessage request;
     request.id = state.next++;
     request.prompt.assign(static_cast<size_t>(prompt), 1);
-    request.sampling.max_tokens = output;
-    request.sampling.ignore_eos = true;
-    state.core.Submit(std::move(request));
+    request.max_tokens = output;
+    request.ignore_eos = true;
+    FD_RETURN_IF_ERROR(state.client->Submit(request));
   }
-  std::unique_lock lock(state.mutex);
+  Window window(batch);
   const auto deadline = std::chrono::steady_clock::now() + kTimeout;
-  const auto ended = [&] { return !state.fault.ok() || state.done == static_cast<size_t>(batch); };
-  while (!state.changed.wait_for(lock, kLook, ended)) {
+  for (int done = 0; done < batch;) {
     if (state.lab.stopped()) return Status(StatusCode::kCancelled, "interrupted");
+    if (state.fatal) return Unavailable("the serving core of a live run stopped");
     if (std::chrono::steady_clock::now() > deadline) return Unavailable("a live run did not end within minutes");
+    const Result<ServerMessage> message = state.client->Receive(kLookMs);
+    if (!message.ok()) {
+      if (message.status().code() != StatusCode::kWouldBlock) return message.status();
+    } else if (const auto* tokens = std::get_if<TokensMessage>(&*message)) {
+      window.Take(*tokens);
+    } else if (const auto* finished = std::get_if<FinishedMessage>(&*message)) {
+      if (finished->finish_reason == "error") return Unavailable(finished->error_message);
+      window.Close();
+      ++done;
+    }
   }
-  if (!state.fault.ok()) return state.fault;
-  if (state.begin_ns == 0 || state.counted == 0)
-    return Unavailable("the requests of a live run never decoded together");
-  LiveRun run;
-  const double seconds = static_cast<double>(state.end_ns - state.begin_ns) / 1e9;
-  run.step_s = seconds * batch / static_cast<double>(state.counted);
-  const double tokens_before = static_cast<double>(state.received_before) / batch;
-  run.tokens = prompt + tokens_before + static_cast<double>(state.counted) / batch / 2;
-  return run;
+  return window.Figures(prompt);
 }
 
 }  // namespace fastdecode::plan

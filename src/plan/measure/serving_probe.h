@@ -1,4 +1,4 @@
-// A live run of the serving core on a lab's parts: what a step really takes.
+// A live run of the whole S-worker on a lab's parts, clients' API included: what a step really takes.
 #pragma once
 
 #include "common/base/status.h"
@@ -11,17 +11,20 @@ struct LiveRun {
   double tokens = 0;  // mean cached tokens of a sequence meanwhile
 };
 
-// `batch` requests of `prompt` and `output` tokens, submitted together. The lab is idle
-// again when this returns; it is to be destroyed then, since its R-workers now belong to
-// the run's engine.
+// One thread, which plays the client's.
 class ServingProbe {
  public:
-  explicit ServingProbe(Lab& lab);
+  // The lab is idle and stays so while the probe lives: its R-workers belong to the probe's engine.
+  static Result<std::unique_ptr<ServingProbe>> Make(Lab& lab);
   ~ServingProbe();
+
+  // `batch` requests of `prompt` and `output` tokens, submitted together.
   Result<LiveRun> Run(int batch, int prompt, int output);
 
  private:
   struct State;
+  explicit ServingProbe(Lab& lab);
+  Status Start();
   std::unique_ptr<State> state_;
 };
 
