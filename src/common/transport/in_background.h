@@ -48,6 +48,10 @@ class InBackground {
     }
     return result_.get();
   }
+  // It is being made: who destroyed this now would wait.
+  bool busy() const {
+    return result_.valid() && result_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  }
   void AppendWants(std::vector<pollfd>* fds) const { fds->push_back({made_.get(), POLLIN, 0}); }
 
  private:
