@@ -26,7 +26,7 @@ class InBackground {
   // A host that gives no descriptor or no thread: Take has that error.
   explicit InBackground(std::function<Result<T>()> make) : made_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!made_.valid()) {
-      Fail("no descriptor");
+      Fail("no descriptor (ulimit -n)");
       return;
     }
     try {
@@ -36,7 +36,7 @@ class InBackground {
         return result;
       });
     } catch (const std::system_error& error) {
-      Fail(std::string("no thread (") + error.what() + ")");
+      Fail(std::string("no thread (") + error.what() + "; ulimit -u, or the container's pids.max)");
     }
   }
 
