@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <system_error>
 
 #include "common/base/logging.h"
 #include "rworker/host_limits.h"
@@ -56,18 +57,27 @@ ComputePool::ComputePool(int threads, const CpuTopology& topology, bool pin) : c
                             : std::vector<int>{});
   }
   workers_.reserve(static_cast<size_t>(threads - 1));
-  for (int t = 1; t < threads; ++t) {
-    workers_.emplace_back([this, t, own = cpus[static_cast<size_t>(t)]] { WorkerLoop(t, own); });
+  try {
+    for (int t = 1; t < threads; ++t) {
+      workers_.emplace_back([this, t, own = cpus[static_cast<size_t>(t)]] { WorkerLoop(t, own); });
+    }
+  } catch (const std::system_error&) {
+    EndWorkers();
+    throw;
   }
   if (bound_) PinTo(cpus[0]);
 }
 
 ComputePool::~ComputePool() {
+  EndWorkers();
+  if (bound_) PinTo(caller_cpus_);
+}
+
+void ComputePool::EndWorkers() {
   stop_ = true;
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   for (std::thread& worker : workers_) worker.join();
-  if (bound_) PinTo(caller_cpus_);
 }
 
 void ComputePool::Run(Work work, void* context) {

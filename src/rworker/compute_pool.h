@@ -22,7 +22,8 @@ namespace fastdecode::rworker {
 
 class ComputePool {
  public:
-  // `threads` counts the caller; 0: AllowedThreads(). `pin` false: neither pins nor spins.
+  // `threads` counts the caller; 0: AllowedThreads(). `pin` false: neither pins nor spins. A host that gives
+  // fewer threads: std::system_error.
   explicit ComputePool(int threads, bool pin = true);
   // On the nodes of `topology`, whose CPUs the caller may use; its threads are counted the same way.
   ComputePool(int threads, const CpuTopology& topology, bool pin = true);
@@ -42,6 +43,7 @@ class ComputePool {
 
  private:
   void WorkerLoop(int thread, const std::vector<int>& cpus);
+  void EndWorkers();
 
   // Written by the caller before it raises epoch_, read by workers after they see it.
   Work work_ = nullptr;

@@ -1,5 +1,5 @@
 // A connection that was accepted and has not yet become anything: it proves the key and,
-// on a control connection, sends SessionOpen. It has a deadline, a few hundred bytes of
+// on a control connection, sends SessionOpen. It has a deadline, a few KiB of
 // buffer, and never blocks the loop that owns it.
 #pragma once
 

@@ -6,11 +6,20 @@
 
 #include <cstring>
 #include <new>
+#include <system_error>
 
 #include "common/base/logging.h"
 #include "rworker/message_handler.h"
 
 namespace fastdecode::rworker {
+namespace {
+
+Status NoThread(const std::system_error& error) {
+  return {StatusCode::kResourceExhausted, std::string("this host gives no thread for a session (") + error.what() +
+                                              "); raise the limit: ulimit -u, or the container's pids.max"};
+}
+
+}  // namespace
 
 Session::Session(const SessionPlan& plan, Environment environment, Fd wake)
     : plan_(plan), environment_(std::move(environment)), wake_(std::move(wake)) {
@@ -23,13 +32,20 @@ Result<std::unique_ptr<Session>> Session::Start(const SessionPlan& plan, Environ
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return Status(StatusCode::kResourceExhausted, "too many open files (raise the limit: ulimit -n)");
   std::unique_ptr<Session> session(new Session(plan, std::move(environment), std::move(wake)));
-  session->loop_thread_ = std::thread(&Session::LoopThread, session.get());
+  try {
+    session->compute_thread_ = std::thread(&Session::ComputeThread, session.get());
+    session->loop_thread_ = std::thread(&Session::LoopThread, session.get());
+  } catch (const std::system_error& error) {
+    return NoThread(error);
+  }
   return session;
 }
 
 Session::~Session() {
   RequestEnd();
-  loop_thread_.join();
+  if (loop_thread_.joinable()) loop_thread_.join();
+  to_compute_.Close();
+  if (compute_thread_.joinable()) compute_thread_.join();
 }
 
 std::optional<Result<KvStats>> Session::opened() const {
@@ -80,25 +96,37 @@ Result<std::unique_ptr<AttentionService>> Session::CreateService(ComputePool* po
 }
 
 void Session::ComputeThread() {
-  ComputePool pool(environment_.threads, environment_.topology, environment_.pin);
-  Result<std::unique_ptr<AttentionService>> service = CreateService(&pool);
-  std::optional<MessageHandler> handler;
-  if (service.ok()) handler.emplace(service->get(), &counters_);
+  std::optional<ComputePool> pool;
+  try {
+    pool.emplace(environment_.threads, environment_.topology, environment_.pin);
+  } catch (const std::system_error& error) {
+    return Open(NoThread(error));
+  }
+  Compute(&*pool);
+}
+
+void Session::Open(Result<KvStats> opened) {
   {
     std::lock_guard lock(mutex_);
-    opened_ = service.ok() ? Result<KvStats>((*service)->stats()) : Result<KvStats>(service.status());
+    opened_ = std::move(opened);
   }
   environment_.notify();
+}
+
+void Session::Compute(ComputePool* pool) {
+  Result<std::unique_ptr<AttentionService>> service = CreateService(pool);
+  if (!service.ok()) return Open(service.status());
+  MessageHandler handler(service->get(), &counters_);
+  Open((*service)->stats());
   Job job;
   while (to_compute_.WaitPop(job)) {
-    job.status = handler->Handle(job.in, job.out);
+    job.status = handler.Handle(job.in, job.out);
     CHECK(from_compute_.TryPush(std::move(job)));
     Wake();
   }
 }
 
 void Session::LoopThread() {
-  std::thread compute(&Session::ComputeThread, this);
   Status reason;
   if (WaitForEndpoint()) {
     reason = ServeMessages();
@@ -106,7 +134,7 @@ void Session::LoopThread() {
     endpoint_.reset();
   }
   to_compute_.Close();
-  compute.join();
+  compute_thread_.join();
   {
     std::lock_guard lock(mutex_);
     given_endpoint_.reset();

@@ -40,7 +40,7 @@ class Session {
     std::function<void()> notify;
   };
 
-  // Starts the threads, which set up the cache: see opened().
+  // Starts the threads, which set up the cache: see opened(). kResourceExhausted: this host gives none.
   static Result<std::unique_ptr<Session>> Start(const SessionPlan& plan, Environment environment);
   ~Session();  // ends the session and waits for its threads
 
@@ -77,6 +77,8 @@ class Session {
   Session(const SessionPlan& plan, Environment environment, Fd wake);
   void LoopThread();
   void ComputeThread();
+  void Compute(ComputePool* pool);
+  void Open(Result<KvStats> opened);
   Result<std::unique_ptr<AttentionService>> CreateService(ComputePool* pool);
   bool WaitForEndpoint();
   Status ServeMessages();
@@ -108,7 +110,7 @@ class Session {
   SpscRing<Job, 4> to_compute_;
   SpscRing<Job, 4> from_compute_;
   static_assert(kMaxInFlight <= 4);
-  std::thread loop_thread_;
+  std::thread compute_thread_, loop_thread_;
 };
 
 }  // namespace fastdecode::rworker

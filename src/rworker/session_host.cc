@@ -159,13 +159,14 @@ void SessionHost::OnNotify() {
 
 Status SessionHost::ReadFrames() {
   ByteChannel::Frame frame;
-  while (true) {
+  for (int i = 0; i < ByteChannel::kFramesATurn; ++i) {
     Status status = control_.ReadFrame(frame);
     if (status.code() == StatusCode::kWouldBlock) return OkStatus();
     FD_RETURN_IF_ERROR(status);
     last_heard_ns_ = clock_.NowNs();
     FD_RETURN_IF_ERROR(OnFrame(frame));
   }
+  return OkStatus();
 }
 
 Status SessionHost::OnFrame(const ByteChannel::Frame& frame) {

@@ -68,6 +68,8 @@ class CarrierEnd {
   virtual Result<std::unique_ptr<Endpoint>> Advance() = 0;
   virtual void AppendWants(std::vector<pollfd>* fds) const = 0;
   virtual int64_t deadline_ns() const { return std::numeric_limits<int64_t>::max(); }
+  // Its memory is being made on another thread: who destroys this meanwhile waits for that.
+  virtual bool busy() const { return false; }
 };
 
 // The S-worker's side.

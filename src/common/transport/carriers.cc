@@ -14,7 +14,8 @@ Result<std::shared_ptr<std::byte[]>> MakeSlots(const CarrierContext& context) {
   std::shared_ptr<std::byte[]> memory = context.allocate(bytes);
   if (memory != nullptr) return memory;
   return Status(StatusCode::kResourceExhausted,
-                "no memory for " + std::to_string(bytes) + " bytes of message slots for " + context.endpoint.peer);
+                "no memory for " + std::to_string(bytes) + " bytes of message slots for " + context.endpoint.peer +
+                    "; free memory, raise this process's limit (ulimit -v) or lower pipeline.max_batch");
 }
 
 Carriers::Carriers(const TransportSettings& settings) : settings_(settings) {

@@ -26,7 +26,7 @@ class InBackground {
   // A host that gives no descriptor or no thread: Take has that error.
   explicit InBackground(std::function<Result<T>()> make) : made_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!made_.valid()) {
-      Fail("no descriptor");
+      Fail("no descriptor (ulimit -n)");
       return;
     }
     try {
@@ -36,7 +36,7 @@ class InBackground {
         return result;
       });
     } catch (const std::system_error& error) {
-      Fail(std::string("no thread (") + error.what() + ")");
+      Fail(std::string("no thread (") + error.what() + "; ulimit -u, or the container's pids.max)");
     }
   }
 
@@ -47,6 +47,10 @@ class InBackground {
       return Status(StatusCode::kWouldBlock, {});
     }
     return result_.get();
+  }
+  // It is being made: who destroyed this now would wait.
+  bool busy() const {
+    return result_.valid() && result_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   }
   void AppendWants(std::vector<pollfd>* fds) const { fds->push_back({made_.get(), POLLIN, 0}); }
 

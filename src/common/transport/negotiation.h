@@ -48,6 +48,8 @@ class DialNegotiation {
   State state() const { return state_; }
   // Somebody said no in a way that waiting does not mend.
   bool refused() const { return refused_; }
+  // What is left of a negotiation that is given up; null: nothing.
+  std::unique_ptr<DialingEnd> TakeEnd() { return std::move(end_); }
   void AppendWants(std::vector<pollfd>* fds) const;
   int64_t deadline_ns() const;
 

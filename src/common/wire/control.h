@@ -232,7 +232,8 @@ template <size_t N>
 void SetText(char (&field)[N], std::string_view text) {
   std::memcpy(field, text.data(), text.size() < N - 1 ? text.size() : N - 1);
 }
-// Up to the first zero; control characters, which could forge log lines, become '?'.
+// Up to the first zero; control characters, which could forge log lines, and what is no UTF-8, which clients would
+// choke on, become '?'.
 std::string CleanText(std::string_view field);
 template <size_t N>
 std::string GetText(const char (&field)[N]) {

@@ -8,6 +8,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/logging.h"
+#include "common/wire/control.h"
 
 namespace fastdecode {
 namespace {
@@ -19,6 +20,13 @@ MessageHeader Header(MessageType type, size_t payload_bytes) {
   header.type = static_cast<uint16_t>(type);
   header.payload_bytes = static_cast<uint32_t>(payload_bytes);
   return header;
+}
+
+// For a log line: bounded, and nothing in it that could forge another.
+std::string FaultText(const RecvSlot& slot) {
+  constexpr size_t kMaxText = 1024;
+  const size_t size = std::min<size_t>(slot.header().payload_bytes, kMaxText);
+  return CleanText({reinterpret_cast<const char*>(slot.payload()), size});
 }
 
 }  // namespace
@@ -74,6 +82,7 @@ void RemoteAttention::Drop(int rworker, Status reason) {
   for (SequenceId sequence : p.frees)
     events_.push_back({.kind = AttentionEvent::Kind::kFreed, .sequence = sequence, .rworker = rworker});
   p.frees.clear();
+  p.asked.clear();
   events_.push_back({.kind = AttentionEvent::Kind::kLost, .rworker = rworker, .reason = std::move(reason)});
 }
 
@@ -228,7 +237,8 @@ Status RemoteAttention::SubmitKv(const HostRows& piece, SequenceId sequence, int
   return OkStatus();
 }
 
-Status RemoteAttention::PostControl(int rworker, MessageType type, SequenceId sequence, int tokens) {
+Status RemoteAttention::PostControl(int rworker, MessageType type, MessageType answer, SequenceId sequence,
+                                    int tokens) {
   const std::shared_ptr<Endpoint> endpoint = peer(rworker).endpoint;
   Result<SendSlot> slot = endpoint->Acquire(Lane::kBulk);
   Status status = slot.status();
@@ -238,7 +248,9 @@ Status RemoteAttention::PostControl(int rworker, MessageType type, SequenceId se
     slot->header()->position = static_cast<uint32_t>(tokens);
     status = endpoint->Post(*slot);
   }
-  if (!status.ok() && status.code() != StatusCode::kWouldBlock) {
+  if (status.ok()) {
+    peer(rworker).asked.push_back({answer, sequence});
+  } else if (status.code() != StatusCode::kWouldBlock) {
     Drop(rworker, std::move(status));
     return OkStatus();
   }
@@ -247,7 +259,7 @@ Status RemoteAttention::PostControl(int rworker, MessageType type, SequenceId se
 
 Status RemoteAttention::FinishPrefill(int rworker, SequenceId sequence, int tokens) {
   if (peer(rworker).endpoint == nullptr) return OkStatus();  // kLost has told the rest.
-  return PostControl(rworker, MessageType::kPrefillDone, sequence, tokens);
+  return PostControl(rworker, MessageType::kPrefillDone, MessageType::kPrefillAck, sequence, tokens);
 }
 
 void RemoteAttention::Free(int rworker, SequenceId sequence) {
@@ -280,7 +292,8 @@ std::optional<AttentionEvent> RemoteAttention::Poll() {
 
 void RemoteAttention::PollPeer(int rworker) {
   while (!peer(rworker).frees.empty() && peer(rworker).endpoint != nullptr) {
-    if (!PostControl(rworker, MessageType::kFree, peer(rworker).frees.front(), 0).ok()) break;
+    const SequenceId sequence = peer(rworker).frees.front();
+    if (!PostControl(rworker, MessageType::kFree, MessageType::kFreed, sequence, 0).ok()) break;
     if (!peer(rworker).frees.empty()) peer(rworker).frees.pop_front();
   }
   while (peer(rworker).endpoint != nullptr) {
@@ -298,19 +311,28 @@ Status RemoteAttention::Handle(int rworker, const RecvSlot& slot) {
     case MessageType::kORows:
       return HandleO(rworker, slot);
     case MessageType::kPrefillAck:
-      events_.push_back({.kind = AttentionEvent::Kind::kPrefillDone, .sequence = header.sequence, .rworker = rworker});
-      break;
+      return HandleAnswer(rworker, slot, AttentionEvent::Kind::kPrefillDone);
     case MessageType::kFreed:
-      events_.push_back({.kind = AttentionEvent::Kind::kFreed, .sequence = header.sequence, .rworker = rworker});
-      break;
+      return HandleAnswer(rworker, slot, AttentionEvent::Kind::kFreed);
     case MessageType::kFault:
-      return Unavailable(peer(rworker).endpoint->options().peer + " ended the session: " +
-                         std::string(reinterpret_cast<const char*>(slot.payload()), header.payload_bytes));
+      return Unavailable(peer(rworker).endpoint->options().peer + " ended the session: " + FaultText(slot));
     default:
       return DataLoss(peer(rworker).endpoint->options().peer + " sent message type " + std::to_string(header.type) +
                       ", which an R-worker does not send");
   }
-  peer(rworker).endpoint->Release(slot);
+}
+
+// What was not asked, or of another's sequence, would upset the scheduler's books.
+Status RemoteAttention::HandleAnswer(int rworker, const RecvSlot& slot, AttentionEvent::Kind kind) {
+  const MessageHeader& header = slot.header();
+  Peer& p = peer(rworker);
+  if (p.asked.empty() || p.asked.front() != Question{static_cast<MessageType>(header.type), header.sequence}) {
+    return DataLoss(p.endpoint->options().peer + " sent message type " + std::to_string(header.type) + " of sequence " +
+                    std::to_string(header.sequence) + ", which is not the answer that is due");
+  }
+  p.asked.pop_front();
+  events_.push_back({.kind = kind, .sequence = header.sequence, .rworker = rworker});
+  p.endpoint->Release(slot);
   return OkStatus();
 }
 
@@ -323,10 +345,11 @@ Status RemoteAttention::HandleO(int rworker, const RecvSlot& slot) {
                          [&](const Slice& s) { return s.range.rworker == rworker && !s.lost; });
   if (it == p.slices.end() || p.pending == 0 || it->received.index >= 0 || header.step != p.step ||
       header.layer != p.layer || header.rows != static_cast<uint32_t>(it->range.rows) ||
+      header.context_tokens != static_cast<uint64_t>(peer(rworker).pair_workload[header.mini_batch]) ||
       header.payload_bytes != static_cast<uint64_t>(it->range.rows * shape_.q_width()) * kF16) {
     return DataLoss(name + " answered rows that were not asked for: mini-batch " + std::to_string(header.mini_batch) +
-                    ", layer " + std::to_string(header.layer) + ", " + std::to_string(header.rows) + " rows, pass " +
-                    std::to_string(header.step));
+                    ", layer " + std::to_string(header.layer) + ", " + std::to_string(header.rows) + " rows of " +
+                    std::to_string(header.context_tokens) + " tokens, pass " + std::to_string(header.step));
   }
   it->received = slot;
   Peer& from = peer(rworker);
@@ -335,7 +358,6 @@ Status RemoteAttention::HandleO(int rworker, const RecvSlot& slot) {
   p.info.queue_ns = std::max<int64_t>(header.queue_ns, from.last_arrival_ns - p.info.posted_ns);
   from.last_arrival_ns = slot.arrived_ns;
   compute_ns_[static_cast<size_t>(rworker)] += header.compute_ns;
-  SetWorkload(rworker, header.mini_batch, static_cast<int64_t>(header.context_tokens));
   SliceDone(header.mini_batch);
   return OkStatus();
 }

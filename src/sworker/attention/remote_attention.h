@@ -69,9 +69,15 @@ class RemoteAttention final : public AttentionBackend {
     std::shared_ptr<Endpoint> endpoint;
     SendSlot slot;
   };
+  struct Question {
+    MessageType answer{};
+    SequenceId sequence = 0;
+    bool operator==(const Question&) const = default;
+  };
   struct Peer {
     std::shared_ptr<Endpoint> endpoint;  // null: lost, or not there yet
     std::deque<SequenceId> frees;        // waiting for a bulk slot
+    std::deque<Question> asked;          // on the bulk lane, which answers in order
     int64_t last_arrival_ns = 0;
     std::vector<int64_t> pair_workload;  // a mini-batch
     uint64_t past_bytes = 0;             // of earlier sessions
@@ -80,10 +86,11 @@ class RemoteAttention final : public AttentionBackend {
   Peer& peer(int rworker) { return peers_[static_cast<size_t>(rworker)]; }
   Pass& pass(int mini_batch) { return passes_[static_cast<size_t>(mini_batch)]; }
   static Status PostStepBegin(int mini_batch, uint64_t step, const Slice& slice, std::span<const StepRow> rows);
-  Status PostControl(int rworker, MessageType type, SequenceId sequence, int tokens);
+  Status PostControl(int rworker, MessageType type, MessageType answer, SequenceId sequence, int tokens);
   void Drop(int rworker, Status reason);  // marks slices, queues events
   void PollPeer(int rworker);
   Status Handle(int rworker, const RecvSlot& slot);
+  Status HandleAnswer(int rworker, const RecvSlot& slot, AttentionEvent::Kind kind);
   Status HandleO(int rworker, const RecvSlot& slot);
   void SliceDone(int mini_batch);
   void SetWorkload(int rworker, int mini_batch, int64_t tokens);

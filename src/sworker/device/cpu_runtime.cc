@@ -3,8 +3,6 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/cpu/Utils.h>
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -47,11 +45,7 @@ class CpuRuntime final : public DeviceRuntime {
     return text + ", " + at::get_cpu_capability() + (HasCapability("amx_bf16") ? ", AMX bf16" : "");
   }
 
-  std::shared_ptr<std::byte[]> AllocatePinned(size_t bytes) override {
-    std::shared_ptr<std::byte[]> memory = MapPrivateMemory(bytes, true);
-    CHECK(memory != nullptr) << "cannot allocate " << bytes << " bytes for buffers: " << std::strerror(errno);
-    return memory;
-  }
+  std::shared_ptr<std::byte[]> AllocatePinned(size_t bytes) override { return MapPrivateMemory(bytes, true); }
 
   std::unique_ptr<DeviceStream> MakeStream() override { return std::make_unique<CpuStream>(pool_.cpu_of(0)); }
 

@@ -39,7 +39,7 @@ class DeviceRuntime {
   virtual at::Device device() const = 0;
   virtual std::string description() const = 0;  // "cpu, 2 threads, AMX bf16", "cuda:0 NVIDIA A10 24 GB"
   // Host memory that the device copies from without a detour, 4096-byte aligned, zeroed;
-  // freed with the last copy of the pointer.
+  // freed with the last copy of the pointer. Null where there is none.
   virtual std::shared_ptr<std::byte[]> AllocatePinned(size_t bytes) = 0;
   virtual std::unique_ptr<DeviceStream> MakeStream() = 0;
 

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "common/base/logging.h"
+
 namespace fastdecode {
 
 void LaunchStage(EngineContext& context, StageId id, StageTimes* times, std::function<void()> copy_in,
@@ -35,6 +37,8 @@ at::Tensor HostRowsTensor(std::byte* data, int64_t rows, int64_t width) {
 
 HostBuffer::HostBuffer(DeviceRuntime& device, int64_t elements, at::ScalarType type)
     : memory(device.AllocatePinned(static_cast<size_t>(elements) * c10::elementSize(type))),
-      tensor(at::from_blob(memory.get(), {elements}, at::TensorOptions().dtype(type))) {}
+      tensor(at::from_blob(memory.get(), {elements}, at::TensorOptions().dtype(type))) {
+  CHECK(memory != nullptr) << "no memory for a buffer of " << elements << " elements";
+}
 
 }  // namespace fastdecode

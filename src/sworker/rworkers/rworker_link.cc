@@ -86,6 +86,11 @@ Status RWorkerLink::Step() {
 
 Status RWorkerLink::Begin() {
   if (clock_.NowNs() < retry_ns_) return {StatusCode::kWouldBlock, {}};
+  if (leftover_ != nullptr && leftover_->busy()) {
+    retry_ns_ = clock_.NowNs() + kFirstBackoffMs * kNsPerMs;
+    return {StatusCode::kWouldBlock, {}};
+  }
+  leftover_.reset();
   final_refusal_ = false;
   auto numeric = ParseNumericAddress(host_port_);
   if (numeric.ok()) {
@@ -141,13 +146,14 @@ Status RWorkerLink::WatchPeer() {
 
 Status RWorkerLink::ReadControl() {
   ByteChannel::Frame frame;
-  while (true) {
+  for (int i = 0; i < ByteChannel::kFramesATurn; ++i) {
     Status status = control_->channel().ReadFrame(frame);
     if (status.code() == StatusCode::kWouldBlock) return OkStatus();
     FD_RETURN_IF_ERROR(status);
     last_heard_ns_ = clock_.NowNs();
     FD_RETURN_IF_ERROR(OnFrame(frame));
   }
+  return OkStatus();
 }
 
 Status RWorkerLink::OnFrame(const ByteChannel::Frame& frame) {
@@ -263,7 +269,7 @@ void RWorkerLink::OnHeartbeat(const Heartbeat& heartbeat) {
 void RWorkerLink::Fail(Status reason) {
   bool joined = stage_ == Stage::kJoined;
   control_.reset();
-  negotiation_.reset();
+  EndNegotiation();
   session_key_.fill(0);
   stage_ = Stage::kWaiting;
   backoff_ms_ = std::clamp(2 * backoff_ms_, kFirstBackoffMs, kMaxBackoffMs);
@@ -277,6 +283,13 @@ void RWorkerLink::Fail(Status reason) {
   }
   SetState(reason, final_refusal_);
   if (joined) context_.callbacks.on_lost(index_, grant_.incarnation, reason);
+}
+
+void RWorkerLink::EndNegotiation() {
+  if (!negotiation_.has_value()) return;
+  leftover_ = negotiation_->TakeEnd();
+  negotiation_.reset();
+  if (leftover_ != nullptr && !leftover_->busy()) leftover_.reset();
 }
 
 void RWorkerLink::ReportLost(uint32_t incarnation, const Status& reason) {

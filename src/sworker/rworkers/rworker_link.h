@@ -78,6 +78,7 @@ class RWorkerLink {
   Status WatchPeer();
   void OnHeartbeat(const Heartbeat& heartbeat);
   void Fail(Status reason);
+  void EndNegotiation();
   void SetState(Status status, bool final);
   bool HasSession() const { return stage_ >= Stage::kOpening; }
 
@@ -94,6 +95,9 @@ class RWorkerLink {
   std::vector<SocketAddress> addresses_;
   std::optional<ClientConnection> control_;
   std::optional<DialNegotiation> negotiation_;
+  // Of an attempt that failed while memory was made for it: no other thread's work is waited for here, and the next
+  // attempt begins when it is done.
+  std::unique_ptr<DialingEnd> leftover_;
   RWorkerGrant grant_;
   AuthKey session_key_{};
   bool final_refusal_ = false;  // of the attempt in progress

@@ -166,7 +166,8 @@ ProgramEnd RunRWorker(const std::vector<std::string>& flags, int signal, millise
   return {ExitStatus(status), ReadFile(folder.File("out"))};
 }
 
-PoolHarness::PoolHarness(std::vector<std::string> addresses, const SessionOptions& options, const Secret& secret)
+PoolHarness::PoolHarness(std::vector<std::string> addresses, const SessionOptions& options, const Secret& secret,
+                         AllocateSlots allocate)
     : joined_(addresses.size()), lost_(addresses.size()) {
   RWorkerCallbacks callbacks;
   callbacks.on_joined = [this](int index, const RWorkerGrant& grant, std::unique_ptr<Endpoint> endpoint) {
@@ -179,7 +180,7 @@ PoolHarness::PoolHarness(std::vector<std::string> addresses, const SessionOption
     lost_[static_cast<size_t>(index)].push_back({incarnation, reason});
     changed_.notify_all();
   };
-  pool_ = RWorkerPool::Start(std::move(addresses), secret, options, AllocatePageableSlots, callbacks).value();
+  pool_ = RWorkerPool::Start(std::move(addresses), secret, options, std::move(allocate), callbacks).value();
 }
 
 template <typename T>

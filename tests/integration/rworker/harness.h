@@ -77,7 +77,7 @@ class PoolHarness {
   };
 
   explicit PoolHarness(std::vector<std::string> addresses, const SessionOptions& options = SmallSession(),
-                       const Secret& secret = TestSecret());
+                       const Secret& secret = TestSecret(), AllocateSlots allocate = AllocatePageableSlots);
   // Ends the test program when nothing comes within `patience`.
   Joined WaitJoined(int index = 0, std::chrono::milliseconds patience = std::chrono::seconds(20));
   Lost WaitLost(int index = 0, std::chrono::milliseconds patience = std::chrono::seconds(20));

@@ -42,8 +42,18 @@ RawClient::RawClient(const std::string& address) {
 }
 
 void RawClient::Write(const void* bytes, size_t size) {
-  // The peer may have refused and closed already: that is the test's to see by reading.
-  (void)send(socket_.get(), bytes, size, MSG_NOSIGNAL);
+  const auto* from = static_cast<const char*>(bytes);
+  while (size > 0) {
+    const ssize_t count = send(socket_.get(), from, size, MSG_NOSIGNAL);
+    if (count < 0 && errno == EAGAIN) {
+      pollfd fd{socket_.get(), POLLOUT, 0};
+      if (poll(&fd, 1, 5000) == 1) continue;
+    }
+    // The peer may have refused and closed already: that is the test's to see by reading.
+    if (count < 0) return;
+    from += count;
+    size -= static_cast<size_t>(count);
+  }
 }
 
 bool RawClient::ReadBytes(void* bytes, size_t size, int patience_ms) {

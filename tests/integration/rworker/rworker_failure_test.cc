@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "tests/integration/rworker/harness.h"
@@ -70,6 +72,34 @@ TEST(RWorkerFailure, FrozenIsNoticedWithinItsTimeoutAndTakenBackWhenItThaws) {
   ExpectWorks(rejoined);
 }
 
+TEST(RWorkerFailure, KilledWhileMemoryIsMadeForItHoldsNoOtherUp) {
+  RWorkerProcess other;
+  auto killed = std::make_unique<RWorkerProcess>();
+  const int port = killed->port();
+  const std::string address = killed->address();
+  killed.reset();
+  SessionOptions options = SmallSession();
+  options.transport.kind = TransportKind::kTcp;
+  std::atomic<int> calls = 0;
+  std::promise<void> asked, there;
+  PoolHarness pool({other.address(), address}, options, TestSecret(), [&](size_t bytes) {
+    if (++calls == 2) {
+      asked.set_value();
+      there.get_future().wait();
+    }
+    return AllocatePageableSlots(bytes);
+  });
+  const PoolHarness::Joined joined = pool.WaitJoined(0);
+  killed = std::make_unique<RWorkerProcess>(std::vector<std::string>(), port);
+  asked.get_future().wait();
+  killed->Signal(SIGKILL);
+  EXPECT_THAT(pool.WaitMissing("closed").message(), HasSubstr("closed")) << "though its memory is not there yet";
+  EXPECT_EQ(pool.FreshStats(0).incarnation, joined.grant.incarnation);
+  there.set_value();
+  killed = std::make_unique<RWorkerProcess>(std::vector<std::string>(), port);
+  pool.WaitJoined(1);
+}
+
 TEST(RWorkerFailure, AVanishedSWorkerFreesTheCacheForTheNext) {
   RWorkerProcess rworker;
   {
@@ -126,6 +156,39 @@ TEST(RWorkerFailure, TermSaysGoodbyeAndExitsWithZero) {
   RWorkerProcess idle;
   idle.Signal(SIGTERM);
   EXPECT_EQ(idle.WaitExit(), 0);
+}
+
+TEST(RWorkerFailure, TermEndsItThoughItsSWorkerSendsFramesWithoutEnd) {
+  RWorkerProcess rworker;
+  RawClient control(rworker.address());
+  ASSERT_TRUE(control.Prove(TestSecret().key).ok());
+  control.WriteFrame(OpenFrom(SmallSession()));
+  SessionGrant grant;
+  ASSERT_TRUE(control.ReadFrame(grant));
+  std::vector<char> beats;
+  FrameHeader header;
+  header.type = static_cast<uint16_t>(Heartbeat::kType);
+  header.payload_bytes = sizeof(Heartbeat);
+  for (int i = 0; i < 1000; ++i) {
+    const auto* bytes = reinterpret_cast<const char*>(&header);
+    beats.insert(beats.end(), bytes, bytes + sizeof(header));
+    beats.resize(beats.size() + sizeof(Heartbeat));
+  }
+  std::promise<void> flooded;
+  std::atomic<bool> ended = false;
+  auto flood = std::async(std::launch::async, [&] {
+    const auto patience = steady_clock::now() + std::chrono::seconds(20);
+    for (int i = 0; !ended && steady_clock::now() < patience; ++i) {
+      if (i == 300) flooded.set_value();  // more than sockets hold: it is being read
+      control.Write(beats.data(), beats.size());
+    }
+    return ended.load();
+  });
+  flooded.get_future().wait();
+  rworker.Signal(SIGTERM);
+  EXPECT_EQ(rworker.WaitExit(), 0);
+  ended = true;
+  EXPECT_TRUE(flood.get()) << "it ended when the frames did";
 }
 
 TEST(RWorkerFailure, TheLogHasNoLineAMessage) {

@@ -116,5 +116,7 @@ TEST(CpuRuntime, PinnedMemoryIsAlignedAndZeroedAndOutlivesTheRuntime) {
   memory[9999] = std::byte{1};
 }
 
+TEST(CpuRuntime, MemoryThatThereIsNotIsNone) { EXPECT_EQ(MakeCpuRuntime(1)->AllocatePinned(size_t{1} << 60), nullptr); }
+
 }  // namespace
 }  // namespace fastdecode

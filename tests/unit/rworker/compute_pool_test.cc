@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <system_error>
 
 #include "fake_nodes.h"
 #include "rworker/host_limits.h"
+#include "tests/support/allow_threads.h"
 
 namespace fastdecode::rworker {
 namespace {
@@ -77,6 +79,20 @@ TEST(ComputePool, OneThreadIsNotPinned) {
 TEST(ComputePool, MoreThreadsThanCpusAreNotPinned) {
   ComputePool pool(AllowedThreads() + 1);
   EXPECT_FALSE(pool.pinned());
+}
+
+[[noreturn]] void MakeWithOneThread() {
+  AllowThreads(1);
+  try {
+    ComputePool pool(3, false);
+  } catch (const std::system_error&) {
+    _exit(0);
+  }
+  _exit(4);
+}
+
+TEST(ComputePool, AHostWithFewerThreadsIsAnErrorOfItsMaker) {
+  EXPECT_EXIT(MakeWithOneThread(), testing::ExitedWithCode(0), "");
 }
 
 TEST(ComputePool, ZeroTakesWhatIsAllowed) { EXPECT_EQ(ComputePool(0, false).num_threads(), AllowedThreads()); }

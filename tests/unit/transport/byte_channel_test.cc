@@ -80,12 +80,14 @@ TEST_F(ByteChannelTest, UnknownTypesMagicsAndVersionsAreRefused) {
   for (int i = 0; i < 3; ++i) {
     SetUp();
     FrameHeader header = GoodbyeHeader();
-    if (i == 0) header.type = 6;
+    if (i == 0) header.type = 9;
     if (i == 1) header.magic = 0;
     if (i == 2) header.version = kProtocolVersion + 1;
     SendFrame(header, 0);
     ByteChannel::Frame frame;
-    EXPECT_EQ(channel_.ReadFrame(frame).code(), StatusCode::kDataLoss) << i;
+    const Status status = channel_.ReadFrame(frame);
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << i;
+    EXPECT_THAT(status.message(), HasSubstr(i == 0 ? "of the unknown type 9" : "no control frame")) << i;
   }
 }
 

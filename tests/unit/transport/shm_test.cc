@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -15,6 +16,7 @@
 #include <cstdio>
 
 #include "common/transport/shm/shm_endpoint.h"
+#include "common/transport/shm/unix_socket.h"
 
 namespace fastdecode {
 namespace {
@@ -107,6 +109,23 @@ TEST_F(Shm, OnlySealedMemoryOfTheRightSizeIsMapped) {
 TEST_F(Shm, ARefusedMemfdIsSaidWithWhatToDo) {
   EXPECT_EXIT(CreateWithoutMemfd(), testing::ExitedWithCode(0),
               "^this host gives no anonymous shared memory \\(memfd_create\\): .*; .*seccomp profile.*\n$");
+}
+
+TEST_F(Shm, ADescriptorThatThisProcessHasNoRoomForIsSaid) {
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sockets), 0);
+  const Fd from(sockets[0]), to(sockets[1]);
+  const ShmMemory memory = ShmMemory::Create(4096).value();
+  uint64_t bytes = 7;
+  ASSERT_TRUE(SendDescriptor(from.get(), &bytes, sizeof(bytes), memory.descriptor()).ok());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Status status = ReceiveDescriptor(to.get(), &bytes, sizeof(bytes)).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("ulimit -n"));
 }
 
 TEST_F(Shm, AbsurdPostsAreRefused) {
@@ -204,6 +223,20 @@ TEST_F(Shm, ItSleepsWhenItsTimeIsUpAndIsWokenOnce) {
   EXPECT_EQ(poll(&fd, 1, 5000), 1);
   ASSERT_TRUE(b_->Poll().ok());
   EXPECT_EQ(poll(&fd, 1, 0), 0) << "the wake-up is used up";
+}
+
+TEST_F(Shm, APeerThatWakesWithoutEndStopsNobody) {
+  Connect();
+  ASSERT_TRUE(a_->PrepareWait());
+  const std::vector<char> bytes(1 << 16);
+  const auto wake = [&] { return send(b_->wait_fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT); };
+  ASSERT_GT(wake(), 0);
+  const uint64_t before = a_->system_calls();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(a_->Poll().status().code(), StatusCode::kWouldBlock);
+    (void)a_->PrepareWait();
+  }
+  EXPECT_LE(a_->system_calls() - before, 100U) << "it reads as long as there is something";
 }
 
 TEST_F(Shm, AStarvedSenderIsWokenByCredit) {

@@ -22,6 +22,34 @@ TEST(Control, TextsFromOutsideCannotForgeLogLinesOrRunOn) {
   EXPECT_EQ(GetText(field), "yyyyyyyy");
 }
 
+TEST(Control, TextsFromOutsideAreUtf8) {
+  for (const char* text :
+       {"rworker", "Zürich", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_EQ(CleanText(text), text);
+  }
+  struct Case {
+    const char* text;
+    const char* clean;
+  };
+  const Case cases[] = {
+      {"a\xff\xfe", "a??"},          // no such bytes
+      {"\x80 b", "? b"},             // continues nothing
+      {"Z\xc3", "Z?"},               // cut
+      {"\xe2\x82", "??"},            // cut
+      {"\xe2(\xa1", "?(?"},          // not continued
+      {"\xc0\xaf", "??"},            // '/' in two bytes
+      {"\xe0\x80\xaf", "???"},       // in three
+      {"\xf0\x80\x80\xaf", "????"},  // in four
+      {"\xed\xa0\x80", "???"},       // half of a pair of UTF-16
+      {"\xf4\x90\x80\x80", "????"},  // beyond U+10FFFF
+      {"\xc3\n", "??"},
+  };
+  for (const Case& c : cases) EXPECT_EQ(CleanText(c.text), c.clean);
+  Goodbye goodbye;
+  SetText(goodbye.text, std::string(254, 'x') + "\xc3\xbc");  // does not fit whole
+  EXPECT_EQ(GetText(goodbye.text), std::string(254, 'x') + "?");
+}
+
 TEST(Control, OnlyKnownFramesHaveASize) {
   for (int type = 0; type < 65536; ++type) {
     bool known = type >= 1 && type <= 8;

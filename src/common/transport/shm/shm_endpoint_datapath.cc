@@ -183,12 +183,9 @@ void ShmEndpoint::Release(const RecvSlot& slot) {
 }
 
 void ShmEndpoint::LookAtSocket() {
-  char bytes[64];
-  ssize_t count = sizeof(bytes);
-  while (count == sizeof(bytes)) {
-    ++system_calls_;
-    count = recv(socket_.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
-  }
+  char bytes[64];  // more of them wake the owner again
+  ++system_calls_;
+  const ssize_t count = recv(socket_.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
   if (count == 0) peer_closed_ = true;
   if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) peer_closed_ = true;
 }

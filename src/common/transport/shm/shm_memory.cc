@@ -52,8 +52,9 @@ Result<Fd> MakeDescriptor(size_t bytes, unsigned flags) {
 Status ShmMemory::Map(Fd descriptor, size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
   if (data == MAP_FAILED) {
-    return {StatusCode::kResourceExhausted,
-            "cannot map shared memory of " + std::to_string(bytes) + " bytes: " + DescribeErrno(errno)};
+    return {StatusCode::kResourceExhausted, "cannot map shared memory of " + std::to_string(bytes) +
+                                                " bytes: " + DescribeErrno(errno) +
+                                                "; free memory, or raise this process's limit (ulimit -v)"};
   }
   descriptor_ = std::move(descriptor);
   data_ = static_cast<std::byte*>(data);

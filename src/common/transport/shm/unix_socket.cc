@@ -110,6 +110,9 @@ Result<Fd> ReceiveDescriptor(int socket, void* bytes, size_t size) {
     }
   }
   if (count == 0) return Unavailable("it closed the unix socket");
+  if (descriptors == 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
+    return Status(StatusCode::kResourceExhausted, "cannot take the passed descriptor: " + DescribeErrno(EMFILE));
+  }
   if (count != static_cast<ssize_t>(size) || descriptors != 1 || (message.msg_flags & MSG_CTRUNC) != 0) {
     return DataLoss("expected " + std::to_string(size) + " bytes and one descriptor, " + std::to_string(count) +
                     " and " + std::to_string(descriptors) + " came");

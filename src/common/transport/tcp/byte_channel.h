@@ -61,6 +61,8 @@ class ByteChannel {
     }
   };
   Status ReadFrame(Frame& frame);
+  // An owner with other work reads so many before it looks after that: a peer may send frames without end.
+  static constexpr int kFramesATurn = 16;
   template <typename T>
   Status WriteFrame(const T& payload) {
     FrameHeader header;

@@ -81,6 +81,8 @@ class TcpDialingEnd final : public DialingEnd {
     return deadline;
   }
 
+  bool busy() const override { return making_.has_value() && making_->busy(); }
+
  private:
   const CarrierContext context_;
   std::shared_ptr<std::byte[]> memory_;

@@ -88,6 +88,7 @@ class VerbsDialingEnd final : public DialingEnd {
       making_->AppendWants(fds);
     }
   }
+  bool busy() const override { return making_.has_value() && making_->busy(); }
 
  private:
   uint8_t service_level() const { return static_cast<uint8_t>(holder_->options().service_level); }

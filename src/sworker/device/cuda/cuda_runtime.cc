@@ -29,8 +29,11 @@ class CudaRuntime final : public DeviceRuntime {
     void* memory = nullptr;  // page-aligned, as cudaHostAlloc gives it
     bytes = std::max<size_t>(bytes, 1);
     const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
-    CHECK_EQ(error, cudaSuccess) << "cannot allocate " << bytes
-                                 << " bytes of pinned memory: " << cudaGetErrorString(error);
+    if (error != cudaSuccess) {
+      (void)cudaGetLastError();  // told here; else the next call would say it again
+      LOG(WARNING) << "no " << bytes << " bytes of pinned memory: " << cudaGetErrorString(error);
+      return nullptr;
+    }
     std::memset(memory, 0, bytes);
     return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFreeHost(p); }};
   }
