@@ -14,7 +14,8 @@ double Curve::At(double x) const {
   const TimePoint& a = *(right - 1);
   const TimePoint& b = *right;
   const double seconds = a.seconds + (b.seconds - a.seconds) * (x - a.at) / (b.at - a.at);
-  return x < first.at ? std::clamp(seconds, 0.0, first.seconds) : std::max(seconds, 0.0);
+  if (x < first.at) return std::clamp(seconds, 0.0, first.seconds);
+  return x > b.at ? std::max(seconds, b.seconds) : seconds;
 }
 
 }  // namespace fastdecode::plan

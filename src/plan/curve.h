@@ -11,9 +11,10 @@ struct TimePoint {
   double spread = 0;   // (largest - smallest) / median of the repetitions
 };
 
-// Straight lines between points. Beyond the last one the last line goes on; below the
-// first one the first line, but never below nothing and never above the first point. One
-// point: in proportion above it, and the point's own time below.
+// Straight lines between points. Beyond the last one the last line goes on, but never below the
+// last point, since measured times may fall by chance; below the first one the first line, but
+// never below nothing and never above the first point. One point: in proportion above it, and
+// the point's own time below.
 class Curve {
  public:
   Curve() = default;

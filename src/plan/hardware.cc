@@ -1,5 +1,6 @@
 #include "plan/hardware.h"
 
+#include <iomanip>
 #include <sstream>
 #include <vector>
 
@@ -36,23 +37,25 @@ Curve MakeCurve(const double (&at)[n], const Seconds& seconds) {
 
 }  // namespace
 
+Status CheckFlag(const char* flag, double value, double min, double max) {
+  if (value >= min && value <= max) return OkStatus();
+  std::ostringstream text;
+  text << std::setprecision(12) << "--" << flag << ": found " << value << "; expected a number from " << min << " to "
+       << max;
+  return InvalidArgument(text.str());
+}
+
 Status CheckFigures(const HardwareFigures& figures) {
-  const auto check = [](const char* flag, double value, double min, double max) {
-    if (value >= min && value <= max) return OkStatus();
-    std::ostringstream text;
-    text << "--" << flag << ": found " << value << "; expected a number from " << min << " to " << max;
-    return InvalidArgument(text.str());
-  };
-  FD_RETURN_IF_ERROR(check("gpu_tflops", figures.gpu_tflops, 1e-3, 1e5));
-  FD_RETURN_IF_ERROR(check("gpu_gbytes_per_s", figures.gpu_gbytes_per_s, 0.1, 1e5));
-  FD_RETURN_IF_ERROR(check("gpu_share", figures.gpu_share, 0.01, 1));
-  FD_RETURN_IF_ERROR(check("gpu_memory_share", figures.gpu_memory_share, 0.01, 1));
-  FD_RETURN_IF_ERROR(check("gpu_launch_us", figures.gpu_launch_us, 0, 1e5));
-  FD_RETURN_IF_ERROR(check("pcie_gbytes_per_s", figures.pcie_gbytes_per_s, 0.1, 1e4));
-  FD_RETURN_IF_ERROR(check("socket_gbytes_per_s", figures.socket_gbytes_per_s, 0.1, 1e5));
-  FD_RETURN_IF_ERROR(check("socket_share", figures.socket_share, 0.01, 1));
-  FD_RETURN_IF_ERROR(check("link_gbits_per_s", figures.link_gbits_per_s, 0.01, 1e5));
-  return check("link_latency_us", figures.link_latency_us, 0, 1e6);
+  FD_RETURN_IF_ERROR(CheckFlag("gpu_tflops", figures.gpu_tflops, 1e-3, 1e5));
+  FD_RETURN_IF_ERROR(CheckFlag("gpu_gbytes_per_s", figures.gpu_gbytes_per_s, 0.1, 1e5));
+  FD_RETURN_IF_ERROR(CheckFlag("gpu_share", figures.gpu_share, 0.01, 1));
+  FD_RETURN_IF_ERROR(CheckFlag("gpu_memory_share", figures.gpu_memory_share, 0.01, 1));
+  FD_RETURN_IF_ERROR(CheckFlag("gpu_launch_us", figures.gpu_launch_us, 0, 1e5));
+  FD_RETURN_IF_ERROR(CheckFlag("pcie_gbytes_per_s", figures.pcie_gbytes_per_s, 0.1, 1e4));
+  FD_RETURN_IF_ERROR(CheckFlag("socket_gbytes_per_s", figures.socket_gbytes_per_s, 0.1, 1e5));
+  FD_RETURN_IF_ERROR(CheckFlag("socket_share", figures.socket_share, 0.01, 1));
+  FD_RETURN_IF_ERROR(CheckFlag("link_gbits_per_s", figures.link_gbits_per_s, 0.01, 1e5));
+  return CheckFlag("link_latency_us", figures.link_latency_us, 0, 1e6);
 }
 
 ModelProfile ProfileOfHardware(const HardwareFigures& figures, const ModelKey& key, const std::string& name) {

@@ -22,6 +22,9 @@ struct HardwareFigures {
   double link_latency_us = 15;         // of one exchange, both ways
 };
 
+// kInvalidArgument, naming the flag of fastdecode-plan, what it was and what it may be.
+Status CheckFlag(const char* flag, double value, double min, double max);
+
 // Bounds every figure; kInvalidArgument names the flag of fastdecode-plan that gave it.
 Status CheckFigures(const HardwareFigures& figures);
 

@@ -3,7 +3,9 @@
 #include <signal.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -89,13 +91,14 @@ int Measure() {
                                .rworkers_are_up = FLAGS_rworkers_up,
                                .seconds = FLAGS_seconds};
   if (command.configs.empty() || command.out.empty()) return Fail(InvalidArgument("measure needs --config and --out"));
-  if (!(FLAGS_seconds >= 1 && FLAGS_seconds <= 3600)) return Fail(InvalidArgument("--seconds is out of 1 to 3600"));
+  if (const Status seconds = CheckFlag("seconds", FLAGS_seconds, 1, 3600); !seconds.ok()) return Fail(seconds);
   const Status status = RunMeasure(command, stop_signal);
   return status.ok() ? kExitOk : Fail(status);
 }
 
 int Read() {
-  if (FLAGS_threads < 1 || FLAGS_threads > 4096) return Fail(InvalidArgument("--threads is out of 1 to 4096"));
+  if (const Status threads = CheckFlag("threads", FLAGS_threads, 1, 4096); !threads.ok()) return Fail(threads);
+  if (const Status seconds = CheckFlag("seconds", FLAGS_seconds, 0.1, 3600); !seconds.ok()) return Fail(seconds);
   const Result<ReadRate> rate = MeasureReadBandwidth(FLAGS_threads, std::min(FLAGS_seconds, 10.0));
   if (!rate.ok()) return Fail(rate.status());
   const nlohmann::ordered_json json = {{"name", "read_bandwidth"},
@@ -130,6 +133,9 @@ Result<Config> ConfigOfFlags() {
     return InvalidArgument("--layers is out of 0 to the model's " + std::to_string(layers));
   }
   if (FLAGS_layers > 0) config.model_config.attention.num_layers = FLAGS_layers;
+  if (FLAGS_device != "cpu" && !FLAGS_device.starts_with("cuda:"))
+    return InvalidArgument("--device is '" + FLAGS_device + "': expected cpu or cuda:N");
+  FD_RETURN_IF_ERROR(CheckFlag("threads", FLAGS_threads, 1, 4096));
   config.sworker.device = FLAGS_device;
   config.sworker.threads = FLAGS_threads;
   const std::string& dtype = FLAGS_dtype;
@@ -155,7 +161,8 @@ Result<ModelProfile> TimesOfFlags(const Config& config) {
   if (FLAGS_profile.empty()) {
     const HardwareFigures figures = Figures();
     FD_RETURN_IF_ERROR(CheckFigures(figures));
-    return ProfileOfHardware(figures, key, std::filesystem::path(FLAGS_model).filename().string());
+    const auto folder = std::filesystem::path(FLAGS_model + "/").lexically_normal().parent_path();
+    return ProfileOfHardware(figures, key, folder.filename().string());
   }
   FD_ASSIGN_OR_RETURN(const Profile profile, LoadProfile(FLAGS_profile));
   const Result<const ModelProfile*> found = FindModel(profile, key);
@@ -166,8 +173,27 @@ Result<ModelProfile> TimesOfFlags(const Config& config) {
 Result<int64_t> MemoryOfFlag(const char* flag, const std::string& text) {
   if (text.empty()) return 0;
   Result<int64_t> bytes = ParseSize(text);
+  if (bytes.ok() && *bytes == 0)
+    return InvalidArgument(std::string("--") + flag + ": found 0; leave it out if it does not matter");
   if (bytes.ok()) return bytes;
   return InvalidArgument(std::string("--") + flag + ": " + bytes.status().message());
+}
+
+// A config's own bounds, where it has them.
+Status CheckWishes() {
+  FD_RETURN_IF_ERROR(CheckFlag("sockets", FLAGS_sockets, 1, 256));
+  FD_RETURN_IF_ERROR(CheckFlag("mini_batches", FLAGS_mini_batches, 1, 16));
+  FD_RETURN_IF_ERROR(CheckFlag("batch", FLAGS_batch, 0, 65536));
+  FD_RETURN_IF_ERROR(CheckFlag("block_tokens", FLAGS_block_tokens, 32, 1024));
+  if ((FLAGS_block_tokens & (FLAGS_block_tokens - 1)) != 0) {
+    return InvalidArgument("--block_tokens: found " + std::to_string(FLAGS_block_tokens) + "; expected a power of two");
+  }
+  FD_RETURN_IF_ERROR(CheckFlag("prompt_tokens", FLAGS_prompt_tokens, 0, 1 << 24));
+  FD_RETURN_IF_ERROR(CheckFlag("output_tokens", FLAGS_output_tokens, 1, 1 << 24));
+  FD_RETURN_IF_ERROR(CheckFlag("latency_s", FLAGS_latency_s, 0, 1e9));
+  FD_RETURN_IF_ERROR(CheckFlag("tokens_per_s", FLAGS_tokens_per_s, 0, 1e12));
+  FD_RETURN_IF_ERROR(CheckFlag("gpu_price", FLAGS_gpu_price, 0, 1e12));
+  return CheckFlag("socket_price", FLAGS_socket_price, 0, 1e12);
 }
 
 Result<Wishes> WishesOfFlags(const Config& config) {
@@ -176,16 +202,7 @@ Result<Wishes> WishesOfFlags(const Config& config) {
   FD_ASSIGN_OR_RETURN(wishes.times, TimesOfFlags(config));
   FD_ASSIGN_OR_RETURN(wishes.device_memory, MemoryOfFlag("gpu_memory", FLAGS_gpu_memory));
   FD_ASSIGN_OR_RETURN(wishes.socket_memory, MemoryOfFlag("socket_memory", FLAGS_socket_memory));
-  const bool sizes = FLAGS_sockets >= 1 && FLAGS_sockets <= 256 && FLAGS_mini_batches >= 1 &&
-                     FLAGS_mini_batches <= 16 && FLAGS_batch >= 0 && FLAGS_batch <= 65536 && FLAGS_block_tokens >= 32 &&
-                     FLAGS_block_tokens <= 1024;
-  const bool numbers = FLAGS_prompt_tokens >= 0 && FLAGS_output_tokens >= 1 && FLAGS_latency_s >= 0 &&
-                       FLAGS_tokens_per_s >= 0 && FLAGS_gpu_price >= 0 && FLAGS_socket_price >= 0;
-  if (!sizes || !numbers) {
-    return InvalidArgument(
-        "a flag is out of range: --sockets 1 to 256, --mini_batches 1 to 16, --batch 0 to 65536, "
-        "--block_tokens 32 to 1024, --output_tokens 1 or more, all others 0 or more");
-  }
+  FD_RETURN_IF_ERROR(CheckWishes());
   wishes.sockets = FLAGS_sockets;
   wishes.mini_batches = FLAGS_mini_batches;
   wishes.prompt_tokens = FLAGS_prompt_tokens;
@@ -214,7 +231,7 @@ Status WriteConfig(const Wishes& wishes, const Recommendation& recommendation) {
   std::ofstream file(FLAGS_write_config);
   file << MakeConfig(wishes, recommendation, choice).dump(2) << "\n";
   file.close();
-  if (!file.good()) return InvalidArgument(FLAGS_write_config + " can't be written");
+  if (!file.good()) return InvalidArgument(FLAGS_write_config + " can't be written: " + std::strerror(errno));
   // What is written is read as the S-worker reads it.
   return LoadConfig(FLAGS_write_config).status();
 }

@@ -79,7 +79,7 @@ double MeanCached(const Deployment& deployment) { return deployment.prompt_token
 double TokensWithin(const RWorkerProfile& rworker, double own, double seconds) {
   constexpr int kHalvings = 60;
   double low = 0, high = seconds / rworker.attend.seconds_per_token * 100 + 1;
-  if (own <= 0 || AttendSeconds(rworker, own, 0) >= seconds) return 0;
+  if (AttendSeconds(rworker, own, 0) >= seconds) return 0;
   for (int i = 0; i < kHalvings; ++i) {
     const double middle = (low + high) / 2;
     (AttendSeconds(rworker, own, middle) <= seconds ? low : high) = middle;
@@ -239,8 +239,10 @@ int64_t WorkloadLimit(const ModelProfile& profile, const Deployment& deployment)
     double least = -1;
     for (int r = 0; r < deployment.rworkers; ++r) {
       const RWorkerProfile& rworker = RWorkerOf(profile, r);
+      const double own = RowsOfRWorker(rows, deployment, r);
+      if (own == 0) continue;  // fewer rows than R-workers: it limits nobody
       const double wire = kRWorkerShareOfWire * rworker.wire.At(WireBytes(profile.key, rows));
-      const double tokens = TokensWithin(rworker, RowsOfRWorker(rows, deployment, r), device - wire);
+      const double tokens = TokensWithin(rworker, own, device - wire);
       least = least < 0 ? tokens : std::min(least, tokens);
     }
     limit += std::max(0.0, least);
@@ -249,11 +251,11 @@ int64_t WorkloadLimit(const ModelProfile& profile, const Deployment& deployment)
 }
 
 int InjectionInterval(const Deployment& deployment, int64_t limit) {
-  const double length = deployment.prompt_tokens + deployment.output_tokens;
+  const double output = deployment.output_tokens;
   const double each = static_cast<double>(deployment.batch) / deployment.rworkers;
   if (each <= 0) return 1;
-  const double interval = 2.0 * static_cast<double>(limit) / each - length;
-  return static_cast<int>(std::clamp(std::floor(interval), 1.0, std::max(1.0, length)));
+  const double interval = 2 * (static_cast<double>(limit) / each - deployment.prompt_tokens) - output;
+  return static_cast<int>(std::clamp(std::floor(interval), 1.0, std::max(1.0, output)));
 }
 
 MemoryNeeds NeededMemory(const ModelKey& key, const Deployment& deployment, const MemoryOptions& options) {

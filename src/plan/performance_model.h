@@ -78,7 +78,8 @@ double BalancedRWorkers(const ModelProfile& profile, const Deployment& deploymen
 // nothing but S- and R-part, at which W * R = T(B) in each mini-batch. Copies, head, prefill
 // and what an R-worker spends on receiving and sending count.
 int64_t WorkloadLimit(const ModelProfile& profile, const Deployment& deployment);
-// Steps between two injections such that the peak, B (S + F) / 2 a R-worker, is `limit`: 1 ... S.
+// Steps between two injections such that the peak of an R-worker with B sequences, B (p + (g + F) / 2)
+// for p prompt and g output tokens, is `limit`: 1 ... g. Without prompts it is the paper's B (S + F) / 2.
 int InjectionInterval(const Deployment& deployment, int64_t limit);
 
 struct MemoryNeeds {

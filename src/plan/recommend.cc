@@ -4,12 +4,14 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
+#include <set>
 
 namespace fastdecode::plan {
 namespace {
 
 constexpr int kMaxBatch = 65536;  // of a config
 constexpr double kEnough = 0.95;  // of the tokens/s that any number of sockets would give
+constexpr double kPlenty = 4096;  // sockets: many times what a config may have
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 [[gnu::format(printf, 1, 2)]] std::string Text(const char* format, ...) {
@@ -115,7 +117,10 @@ class Planner {
     } else if (wishes_.latency_s > 0) {
       const int rows = BatchForLatency(wishes_.times, result_.deployment, wishes_.latency_s, kMaxBatch / k);
       wanted = std::max(rows, 1) * k;
-      if (rows > 0) {
+      if (rows == 0) {
+        Because(Text("batch %d: the smallest; even one row a mini-batch takes %.3g s, %d * N * S * T(1)", wanted,
+                     k * result_.deployment.layers * Length() * wishes_.times.layer.At(1), k));
+      } else {
         Because(Text("batch %d: the largest with %d * N * S * T(B) <= %g s: T(%d) = %.3f ms", wanted, k,
                      wishes_.latency_s, rows, wishes_.times.layer.At(rows) * 1e3));
       }
@@ -159,10 +164,17 @@ class Planner {
   void ChooseSockets() {
     Deployment& d = result_.deployment;
     const double formula = BalancedRWorkers(wishes_.times, d);
-    const int plenty = std::clamp(static_cast<int>(4 * formula) + 1, wishes_.sockets, std::max(1, d.batch));
+    const int plenty = std::max(wishes_.sockets, static_cast<int>(std::min({4 * formula + 1, 1.0 * d.batch, kPlenty})));
     const double most = TokensWith(plenty);
     int needed = 1;
-    while (needed < plenty && TokensWith(needed) < kEnough * most) ++needed;
+    for (int high = plenty; needed < high;) {  // more sockets don't give less
+      const int middle = needed + (high - needed) / 2;
+      if (TokensWith(middle) >= kEnough * most) {
+        high = middle;
+      } else {
+        needed = middle + 1;
+      }
+    }
     int for_cache = 1;
     while (for_cache < wishes_.sockets && !CacheFits(for_cache)) ++for_cache;
     d.rworkers = std::min(std::max(needed, for_cache), wishes_.sockets);
@@ -232,10 +244,15 @@ class Planner {
   void Options() {
     DeviceAlone();
     Deployment d = result_.deployment;
-    for (int sockets = 1; sockets <= wishes_.sockets; sockets = sockets < 8 ? sockets + 1 : 2 * sockets) {
+    const int recommended = result_.deployment.rworkers;
+    std::set<int> counts = {recommended, wishes_.sockets};
+    for (int sockets = 1; sockets < wishes_.sockets; sockets = sockets < 8 ? sockets + 1 : 2 * sockets) {
+      counts.insert(sockets);
+    }
+    for (const int sockets : counts) {
       d.rworkers = sockets;
       if (!CacheFits(sockets)) continue;
-      const bool chosen = sockets == result_.deployment.rworkers;
+      const bool chosen = sockets == recommended;
       result_.options.push_back(MakeOption(chosen         ? "recommended"
                                            : sockets == 1 ? "hybrid"
                                                           : "fleet",

@@ -101,11 +101,16 @@ void ClusterSim::Handle(const Event& event) {
   }
 }
 
-void ClusterSim::Arrive() {
+// Those that are there, up to what is kept with the scheduler: a refused one takes nobody's place.
+void ClusterSim::SubmitMore() {
   while (arrived_ < sequences_.size() && sequences_[arrived_].request.arrival <= now_ &&
          (options_.in_flight == 0 || with_scheduler_ < options_.in_flight)) {
     SubmitNext();
   }
+}
+
+void ClusterSim::Arrive() {
+  SubmitMore();
   if (arrived_ < sequences_.size() && options_.in_flight == 0) {
     Push(sequences_[arrived_].request.arrival, Kind::kArrival, 0);
   }
@@ -135,7 +140,7 @@ void ClusterSim::End(SequenceId id, Sequence& s) {
   current_.prompt_tokens += s.request.prompt;
   --with_scheduler_;
   CountEnded(1);
-  if (options_.in_flight > 0 && arrived_ < sequences_.size()) SubmitNext();
+  if (options_.in_flight > 0) SubmitMore();
 }
 
 void ClusterSim::StartDevice(const Job& job) {

@@ -100,6 +100,7 @@ class ClusterSim {
   void Push(Nanos at, Kind kind, int32_t index, int64_t number = 0, uint32_t life = 0);
   void Handle(const Event& event);
   void Arrive();
+  void SubmitMore();
   void SubmitNext();
   void End(SequenceId id, Sequence& sequence);
 

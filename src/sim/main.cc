@@ -9,7 +9,7 @@
 #include "common/base/logging.h"
 #include "common/config/config.h"
 #include "common/flags/parse_flags.h"
-#include "kernels/kv_codecs.h"
+#include "plan/performance_model.h"
 #include "plan/profile.h"
 #include "sim/cluster_sim.h"
 #include "sim/report.h"
@@ -96,7 +96,7 @@ Status CheckFlags() {
   if (!(FLAGS_straggler_factor >= 1) || !(FLAGS_straggler_factor <= 1e6)) {
     return InvalidArgument("--straggler_factor takes a number from 1 to 1e6");
   }
-  if (FLAGS_jitter > 2 || (FLAGS_jitter < 0 && FLAGS_jitter != -1)) {
+  if (!(FLAGS_jitter >= 0 && FLAGS_jitter <= 2) && FLAGS_jitter != -1) {
     return InvalidArgument("--jitter takes a number from 0 to 2, or -1 for the profile's spread");
   }
   return OkStatus();
@@ -129,7 +129,7 @@ void Choose(T flag, T fallback, T* value) {
   if (*value == 0) *value = fallback;
 }
 
-void FromConfig(const Config& config, const plan::ModelProfile& model, SimOptions* sim) {
+void FromConfig(const Config& config, SimOptions* sim) {
   sim->scheduler.mini_batches = config.pipeline.mini_batches;
   sim->scheduler.max_batch = config.pipeline.max_batch;
   sim->scheduler.prefill_tokens_per_step = config.pipeline.prefill_tokens_per_step;
@@ -141,11 +141,11 @@ void FromConfig(const Config& config, const plan::ModelProfile& model, SimOption
   sim->scheduler.workload_limit = config.load_control.workload_limit;
   sim->scheduler.interval_steps = config.load_control.interval_steps;
   sim->layers = config.model_config.attention.num_layers;
-  const MemoryAmount memory =
-      config.rworkers.hosts.empty() ? config.rworkers.kv_memory : config.rworkers.hosts.front().kv_memory;
-  const auto layout = kernels::MakeLayout({kernels::CodeOf(model.key.kv_keys), kernels::CodeOf(model.key.kv_values)},
-                                          model.key.num_kv_heads, model.key.head_dim, config.rworkers.block_tokens);
-  sim->kv_blocks = memory.bytes / (layout.block_bytes() * sim->layers);  // 0 of a share of free memory: enough
+}
+
+// 0 of a share of free memory.
+int64_t KvBytes(const Config& config) {
+  return (config.rworkers.hosts.empty() ? config.rworkers.kv_memory : config.rworkers.hosts.front().kv_memory).bytes;
 }
 
 double Spread(const plan::Curve& curve) {
@@ -185,6 +185,26 @@ Status SetFaults(SimOptions* sim) {
   return parse(FLAGS_slow, "--slow", ParseSlowdown);
 }
 
+// What a scheduler can count with; the first flag that is not.
+Status CheckRanges(const SimOptions& sim) {
+  const SchedulerOptions& scheduler = sim.scheduler;
+  const auto check = [](const char* flag, int64_t value, int64_t min, int64_t max) {
+    if (value >= min && value <= max) return OkStatus();
+    return InvalidArgument(std::string("--") + flag + " is " + std::to_string(value) + ": expected " +
+                           std::to_string(min) + " to " + std::to_string(max));
+  };
+  FD_RETURN_IF_ERROR(check("layers", sim.layers, 1, kMaxLayers));
+  FD_RETURN_IF_ERROR(check("batch", scheduler.max_batch, 1, 10'000'000));
+  FD_RETURN_IF_ERROR(check("mini_batches", scheduler.mini_batches, 1, 64));
+  FD_RETURN_IF_ERROR(check("rworkers", scheduler.num_rworkers, 1, 100'000));
+  FD_RETURN_IF_ERROR(check("max_context", scheduler.max_context, 2, 1 << 24));
+  FD_RETURN_IF_ERROR(check("block_tokens", scheduler.block_tokens, 1, 1 << 24));
+  FD_RETURN_IF_ERROR(check("prefill_tokens_per_step", scheduler.prefill_tokens_per_step, 1, 1 << 30));
+  FD_RETURN_IF_ERROR(check("workload_limit", scheduler.workload_limit, 0, int64_t{1} << 53));
+  FD_RETURN_IF_ERROR(check("interval_steps", scheduler.interval_steps, 0, 1'000'000));
+  return check("kv_tokens", FLAGS_kv_tokens, 0, int64_t{1} << 53);
+}
+
 Status SetScheduler(const plan::ModelProfile& model, SimOptions* sim) {
   SchedulerOptions& scheduler = sim->scheduler;
   Choose(FLAGS_mini_batches, 2, &scheduler.mini_batches);
@@ -205,20 +225,24 @@ Status SetScheduler(const plan::ModelProfile& model, SimOptions* sim) {
     return InvalidArgument("--placement is '" + FLAGS_placement +
                            "': expected lowest_peak, least_loaded or round_robin");
   }
-  if (scheduler.max_batch < 1) return InvalidArgument("give --batch, or a --config that has pipeline.max_batch");
-  if (sim->layers < 1) return InvalidArgument("give --layers, or the deployment's --config");
-  if (scheduler.mini_batches < 1 || scheduler.mini_batches > 64 || scheduler.num_rworkers < 1 ||
-      scheduler.num_rworkers > 100'000 || scheduler.max_context < 2 || scheduler.block_tokens < 1 ||
-      scheduler.prefill_tokens_per_step < 1 || scheduler.workload_limit < 0 || scheduler.interval_steps < 0 ||
-      FLAGS_kv_tokens < 0) {
-    return InvalidArgument(
-        "--mini_batches (1 to 64), --rworkers (1 to 100000), --max_context (2 or more), --block_tokens, "
-        "--prefill_tokens_per_step, --workload_limit, --interval_steps or --kv_tokens is out of its range");
+  if (scheduler.max_batch == 0) return InvalidArgument("give --batch, or a --config that has pipeline.max_batch");
+  if (sim->layers == 0) return InvalidArgument("give --layers, or the deployment's --config");
+  return CheckRanges(*sim);
+}
+
+// The cache of each R-worker: what the flag says, else what the config's memory holds, else enough.
+Status SetBlocks(const plan::ModelProfile& model, int64_t kv_bytes, SimOptions* sim) {
+  const int64_t block_tokens = sim->scheduler.block_tokens;
+  if (FLAGS_kv_tokens > 0) {
+    sim->kv_blocks = FLAGS_kv_tokens / block_tokens;
+  } else if (kv_bytes > 0) {
+    sim->kv_blocks = kv_bytes / (plan::KvTokenBytes(model.key) * block_tokens * sim->layers);
+  } else {
+    sim->kv_blocks = (sim->scheduler.max_context + block_tokens - 1) / block_tokens * sim->scheduler.max_batch;
   }
-  if (FLAGS_kv_tokens > 0) sim->kv_blocks = FLAGS_kv_tokens / scheduler.block_tokens;
-  const int64_t longest = (scheduler.max_context + scheduler.block_tokens - 1) / scheduler.block_tokens;
-  if (sim->kv_blocks == 0) sim->kv_blocks = longest * scheduler.max_batch;
-  return OkStatus();
+  if (sim->kv_blocks > 0) return OkStatus();
+  return InvalidArgument("an R-worker's cache does not hold one block of " + std::to_string(block_tokens) +
+                         " tokens: raise --kv_tokens or the config's kv_memory, or lower --block_tokens");
 }
 
 Status Set(Setting* setting) {
@@ -229,17 +253,22 @@ Status Set(Setting* setting) {
   sim.scheduler = {
       .mini_batches = 0, .max_batch = 0, .prefill_tokens_per_step = 0, .block_tokens = 0, .num_rworkers = 0};
   sim.layers = 0;
+  int64_t kv_bytes = 0;
   if (FLAGS_config.empty()) {
     FD_ASSIGN_OR_RETURN(setting->model, ModelByName(setting->profile));
   } else {
     FD_ASSIGN_OR_RETURN(const Config config, LoadConfig(FLAGS_config));
     FD_ASSIGN_OR_RETURN(setting->model, plan::FindModel(setting->profile, plan::KeyOf(config)));
-    FromConfig(config, *setting->model, &sim);
+    FromConfig(config, &sim);
+    kv_bytes = KvBytes(config);
   }
   FD_RETURN_IF_ERROR(SetScheduler(*setting->model, &sim));
+  FD_RETURN_IF_ERROR(SetBlocks(*setting->model, kv_bytes, &sim));
   FD_RETURN_IF_ERROR(SetJitter(*setting->model, &sim));
   FD_RETURN_IF_ERROR(SetFaults(&sim));
-  if (std::sscanf(FLAGS_measure.c_str(), "%lf:%lf", &sim.measure_from, &sim.measure_to) != 2 ||
+  int used = 0;
+  if (std::sscanf(FLAGS_measure.c_str(), "%lf:%lf%n", &sim.measure_from, &sim.measure_to, &used) != 2 ||
+      static_cast<size_t>(used) != FLAGS_measure.size() ||
       !(sim.measure_from >= 0 && sim.measure_from < sim.measure_to && sim.measure_to <= 1)) {
     return InvalidArgument("--measure is '" + FLAGS_measure + "': expected FROM:TO with 0 <= FROM < TO <= 1");
   }

@@ -39,6 +39,7 @@ bool ParseMooncake(const std::string& line, TraceEntry* entry) {
   for (const char* name : {"timestamp", "input_length", "output_length"}) {
     if (!object.contains(name) || !object[name].is_number()) return false;
   }
+  if (!object["input_length"].is_number_integer() || !object["output_length"].is_number_integer()) return false;
   entry->arrival_s = object["timestamp"].get<double>() / 1000;
   entry->prompt_tokens = object["input_length"].get<int64_t>();
   entry->output_tokens = object["output_length"].get<int64_t>();

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 
@@ -24,7 +26,12 @@ constexpr double kReadSeconds = 6;  // at most
 void Say(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 Result<Profile> Begun(const std::string& path) {
-  if (!std::filesystem::exists(path)) return Profile{};
+  if (!std::filesystem::exists(path)) {
+    // Said before minutes of measuring.
+    const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+    if (access(folder.c_str(), W_OK) == 0) return Profile{};
+    return InvalidArgument("--out " + path + " can't be written: " + std::strerror(errno));
+  }
   Result<Profile> profile = LoadProfile(path);
   if (!profile.ok()) {
     return Status(profile.status().code(),

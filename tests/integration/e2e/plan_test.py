@@ -52,6 +52,10 @@ class Plan(E2eCase):
         status, _, errors = self.program(*measure, path)
         self.assertEqual(status, 2, errors)
         self.assertIn("remove it or name another", errors)
+        status, _, errors = self.program(*measure, self.folder / "nowhere" / "profile.json")
+        self.assertEqual(status, 2, errors)
+        self.assertIn("can't be written: No such file or directory", errors)
+        self.assertNotIn("memory: one thread reads", errors)  # before it measures
 
     def test_recommend_and_its_config(self):
         profile = self.profile()

@@ -103,6 +103,13 @@ TEST(PerformanceModelTest, WorkloadLimitIsWhereBothSidesAreEqual) {
   EXPECT_NEAR(step.layer_s, step.attend_s, 1e-9);
 }
 
+TEST(PerformanceModelTest, AnRWorkerWithoutRowsLimitsNobody) {
+  // Two mini-batches of 3 rows: 2 * 1.03 ms / 0.2 us, on 3 R-workers as on more.
+  for (const int rworkers : {3, 4, 8}) {
+    EXPECT_NEAR(10300, static_cast<double>(WorkloadLimit(Bare(), Paper(6, rworkers))), 1) << rworkers;
+  }
+}
+
 TEST(PerformanceModelTest, InjectionIntervalGivesThePeak) {
   // B (S + F) / 2 = limit, of one R-worker with 250 sequences.
   const Deployment deployment = Paper(1000, 4);
@@ -111,6 +118,12 @@ TEST(PerformanceModelTest, InjectionIntervalGivesThePeak) {
   EXPECT_NEAR(250 * (1024 + interval) / 2.0, 144000, 1);
   EXPECT_EQ(1, InjectionInterval(deployment, 1000));
   EXPECT_EQ(1024, InjectionInterval(deployment, 1000000));
+  // Prompts are read from the first step on: 250 (900 + (124 + 24) / 2).
+  Deployment prompts = deployment;
+  prompts.prompt_tokens = 900;
+  prompts.output_tokens = 124;
+  EXPECT_EQ(24, InjectionInterval(prompts, 243500));
+  EXPECT_EQ(124, InjectionInterval(prompts, 1000000));
 }
 
 TEST(PerformanceModelTest, StepIsTheSlowerSide) {

@@ -71,6 +71,9 @@ TEST(CurveTest, GoesThroughItsPoints) {
   EXPECT_DOUBLE_EQ(0.6, curve.At(8));  // so does the first
   EXPECT_DOUBLE_EQ(0, curve.At(1));    // but not below nothing
   EXPECT_DOUBLE_EQ(0, Curve().At(5));
+  const Curve noisy({{10, 1, 0}, {20, 3, 0}, {40, 2.9, 0}});
+  EXPECT_DOUBLE_EQ(2.95, noisy.At(30));
+  EXPECT_DOUBLE_EQ(2.9, noisy.At(1000));  // more rows never take less time than were measured
   const Curve one({{10, 1, 0}});
   EXPECT_DOUBLE_EQ(1, one.At(1));
   EXPECT_DOUBLE_EQ(2, one.At(20));

@@ -54,6 +54,35 @@ TEST(RecommendTest, TooFewSocketsAreSaid) {
   EXPECT_GT(r->what_if[0].tokens_per_s, 1.3 * r->steady.step.tokens_per_s);  // one more socket
 }
 
+// Sockets that read a MB/s: 65,536 sequences could keep tens of thousands busy.
+TEST(RecommendTest, SlowSocketsAreCountedInNoTime) {
+  Wishes wishes = Paper(8);
+  wishes.times.rworkers[0].attend.seconds_per_token = 16384 / 1e6;
+  wishes.device_memory = wishes.socket_memory = 0;
+  wishes.batch = 65536;
+  const Result<Recommendation> r = Recommend(wishes);
+  ASSERT_TRUE(r.ok());
+  EXPECT_EQ(8, r->deployment.rworkers);
+  EXPECT_THAT(r->shortfalls, ElementsAre(HasSubstr("could keep 4")));  // thousands
+  wishes.batch = 1;                                                    // fewer sequences than sockets
+  EXPECT_EQ(1, Recommend(wishes)->deployment.rworkers);
+}
+
+TEST(RecommendTest, WhatIsRecommendedIsAmongTheOptions) {
+  Wishes wishes = Paper(13);
+  for (RWorkerProfile& socket : wishes.times.rworkers) socket.attend.seconds_per_token *= 0.6 / 0.37;
+  const Result<Recommendation> r = Recommend(wishes);
+  ASSERT_TRUE(r.ok());
+  EXPECT_GT(r->deployment.rworkers, 8);
+  std::vector<int> recommended, sockets;
+  for (const Option& option : r->options) {
+    if (option.name == "recommended") recommended.push_back(option.sockets);
+    sockets.push_back(option.sockets);
+  }
+  EXPECT_THAT(recommended, ElementsAre(r->deployment.rworkers));
+  EXPECT_EQ(13, sockets.back()) << "all that there are";
+}
+
 TEST(RecommendTest, LatencyBoundsTheBatchAndWhatCannotBeHadIsSaid) {
   Wishes wishes = Paper(8);
   wishes.latency_s = 120;

@@ -184,6 +184,20 @@ TEST(ClusterSim, AClosedLoopKeepsSoMany) {
   EXPECT_EQ(report.measured.workload_peak, 4 * (10 + 19)) << "4 on each R-worker";
 }
 
+// One that is refused takes nobody's place.
+TEST(ClusterSim, AClosedLoopGoesOnBehindWhatIsTooLong) {
+  SimOptions options = Options(2, 64, 1);
+  options.in_flight = 1;
+  options.scheduler.load_control = true;
+  options.scheduler.workload_limit = 100;
+  std::vector<SimRequest> requests = Equal(4, 10, 20);
+  requests[1].prompt = 1000;
+  const SimReport report = Simulate(Profile(), options, requests);
+  EXPECT_EQ(report.measured.refused, 1);
+  EXPECT_EQ(report.measured.ended, 3);
+  EXPECT_EQ(report.unfinished, 0);
+}
+
 TEST(Faults, Texts) {
   const auto loss = ParseLoss("3@12.5+2");
   ASSERT_TRUE(loss.ok());

@@ -109,7 +109,40 @@ class Program(unittest.TestCase):
         self.refuses(*lengths, "--fail", "soon", says="as in 3@12.5+2")
         self.refuses(*lengths, "--measure", "0.5", says="expected FROM:TO")
         self.refuses("--prompt_tokens", "4000", "--output_tokens", "1000", says="more than the context")
+        self.refuses(*lengths, "--measure", "0:1x", says="expected FROM:TO")
+        self.refuses(*lengths, "--jitter", "nan", says="--jitter takes a number")
         self.refuses(*lengths, "--nonsense", says="nonsense")
+
+    def test_numbers_out_of_range_are_named(self):
+        lengths = ["--prompt_tokens", "10", "--output_tokens", "10"]
+        for flag in ("layers", "batch", "mini_batches", "rworkers", "max_context", "block_tokens", "interval_steps"):
+            for value in (-1, 2**31 - 1):
+                self.refuses(*lengths, f"--{flag}", str(value), says=f"--{flag} is {value}: expected")
+        for flag in ("workload_limit", "kv_tokens"):
+            for value in (-1, 2**63 - 1):
+                self.refuses(*lengths, f"--{flag}", str(value), says=f"--{flag} is {value}: expected")
+        self.refuses(*lengths, "--kv_tokens", "127", says="does not hold one block of 128 tokens")
+
+    def test_flags_change_what_the_memory_of_a_config_holds(self):
+        config = {
+            "model": {"path": str(TRACES.parents[1] / "configs/models/llama-7b"), "weights": "random", "dtype": "f16"},
+            "sworker": {"device": "cuda:0"},
+            "rworkers": {"count": 1, "kv_memory": "8GiB"},
+        }
+        key = {"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000, "num_heads": 32, "num_kv_heads": 32,
+               "head_dim": 128, "dtype": "f16", "device": "cuda", "kv_keys": "f16", "kv_values": "f16",
+               "transport": "any"}  # fmt: skip
+        flags = ["--profile", self.write("llama.json", json.dumps(profile(key=key))), "--prompt_tokens", "1",
+                 "--output_tokens", "1", "--config", self.write("config.json", json.dumps(config))]  # fmt: skip
+        out = self.folder / "out.json"
+
+        def blocks(*more):
+            subprocess.run([PROGRAM, *flags, *more, "--json", str(out)], check=True, stdout=subprocess.DEVNULL)
+            return json.loads(out.read_text())["simulated"]["kv_blocks"]
+
+        self.assertEqual(blocks(), 8 * 2**30 // (16384 * 32 * 128))  # 16 KiB a token and layer
+        self.assertEqual(blocks("--block_tokens", "32"), 8 * 2**30 // (16384 * 32 * 32))
+        self.assertEqual(blocks("--layers", "2"), 8 * 2**30 // (16384 * 2 * 128))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,8 @@ TEST(Trace, FaultsNameTheLine) {
   EXPECT_THAT(message("2023-11-16 18:15:46.6,-1,2\n"), HasSubstr("line 1"));
   EXPECT_THAT(message("{\"timestamp\": 0, \"input_length\": 5}\n"), HasSubstr("line 1"));
   EXPECT_THAT(message("{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 1}\n{\"timest"), HasSubstr("line 2"));
+  EXPECT_THAT(message("{\"timestamp\": 0.5, \"input_length\": 3.7, \"output_length\": 1}\n"), HasSubstr("line 1"));
+  EXPECT_THAT(message("{\"timestamp\": 0, \"input_length\": 1e308, \"output_length\": 1}\n"), HasSubstr("line 1"));
   EXPECT_THAT(message(""), HasSubstr("no entry"));
   EXPECT_THAT(ReadTrace("/nowhere/trace").status().message(), HasSubstr("cannot be opened"));
 }
