@@ -77,19 +77,6 @@ nlohmann::json RWorkerStatsJson(const Config& config, const RWorkerPool& pool) {
   return list;
 }
 
-ServerInfo MakeServerInfo(const Config& config) {
-  ServerInfo info;
-  info.version = FASTDECODE_VERSION;
-  info.model_path = config.model.path;
-  info.model_type = config.model_config.model_type;
-  info.vocab_size = config.model_config.vocab_size;
-  info.max_context = config.max_context;
-  info.max_batch = config.pipeline.max_batch;
-  info.bos_token_id = config.model_config.bos_token_id;
-  info.eos_token_ids = config.model_config.eos_token_ids;
-  return info;
-}
-
 std::string MissingText(const RWorkerPool& pool) {
   std::string text;
   for (const RWorkerPool::Missing& missing : pool.missing())
@@ -168,7 +155,7 @@ int ServeApi(const Config& config, const Secret& secret, RWorkerPool& pool, Serv
       return Fail(kExitUsage, same.message());
     }
   }
-  const ApiServerOptions options{.listen = config.sworker.listen, .info = MakeServerInfo(config)};
+  const ApiServerOptions options{.listen = config.sworker.listen, .info = MakeServerInfo(config, FASTDECODE_VERSION)};
   auto api = ApiServer::Start(options, secret.key, config.model_config, core);
   if (!api.ok()) return Fail(kExitWorker, api.status().message());
   *publish_to = api->get();

@@ -108,7 +108,7 @@ Status ServingProbe::Start() {
   });
   joined.get_future().wait();  // the core hears of them before of any request
   FD_ASSIGN_OR_RETURN(const Secret secret, LoadSecret(config.transport.secret_file));
-  const ApiServerOptions options{.listen = "tcp://127.0.0.1:0", .info = {}};
+  const ApiServerOptions options{.listen = "tcp://127.0.0.1:0", .info = MakeServerInfo(config, FASTDECODE_VERSION)};
   FD_ASSIGN_OR_RETURN(state.api, ApiServer::Start(options, secret.key, config.model_config, state.core));
   FD_ASSIGN_OR_RETURN(state.client, ApiClient::Connect(state.api->endpoint(), secret.key, "fastdecode-plan"));
   return OkStatus();

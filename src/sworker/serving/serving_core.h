@@ -12,11 +12,13 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "common/api/api_messages.h"
 #include "common/config/config.h"
 #include "sworker/engine/engine.h"
 #include "sworker/engine/timeline.h"
@@ -124,5 +126,6 @@ class ServingCore final : public RequestSink, public EngineListener {
 SchedulerOptions MakeSchedulerOptions(const Config& config);
 SessionOptions MakeSessionOptions(const Config& config);
 EngineOptions MakeEngineOptions(const Config& config);
+ServerInfo MakeServerInfo(const Config& config, std::string version);
 
 }  // namespace fastdecode

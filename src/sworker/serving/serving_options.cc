@@ -1,5 +1,6 @@
 // From the config to the options of scheduler, sessions and engine.
 #include <algorithm>
+#include <utility>
 
 #include "common/transport/spin.h"
 #include "sworker/serving/serving_core.h"
@@ -43,6 +44,19 @@ SessionOptions MakeSessionOptions(const Config& config) {
   options.transport.spin_us = SpinMicroseconds(options.transport.spin_us, SWorkerThreads(config));
   options.name = config.sworker.listen;
   return options;
+}
+
+ServerInfo MakeServerInfo(const Config& config, std::string version) {
+  ServerInfo info;
+  info.version = std::move(version);
+  info.model_path = config.model.path;
+  info.model_type = config.model_config.model_type;
+  info.vocab_size = config.model_config.vocab_size;
+  info.max_context = config.max_context;
+  info.max_batch = config.pipeline.max_batch;
+  info.bos_token_id = config.model_config.bos_token_id;
+  info.eos_token_ids = config.model_config.eos_token_ids;
+  return info;
 }
 
 EngineOptions MakeEngineOptions(const Config& config) {

@@ -11,10 +11,12 @@ import subprocess
 
 
 class Initramfs:
-    """Writes one archive; several, one after the other, are one file system. Use as a context manager."""
+    """Writes one archive; several, one after the other, are one file system. Use as a context manager: the file is
+    there, whole, at its end, also for who reads an older one meanwhile."""
 
     def __init__(self, path):
-        self._file = open(path, "wb")
+        self._path = path
+        self._file = open(path + ".new", "wb")
         self._inode = 0
         self._names = set()
 
@@ -24,6 +26,7 @@ class Initramfs:
     def __exit__(self, *_):
         self._entry("TRAILER!!!", 0, 0, None)
         self._file.close()
+        os.replace(self._path + ".new", self._path)
 
     def folder(self, name):
         """name and the folders above it; names have no leading slash."""
