@@ -29,6 +29,26 @@ TEST(SchedulerPacingTest, PacesEqualLengths) {
   }
 }
 
+// Slots are shared out by speed: so are the starts.
+TEST(SchedulerPacingTest, AFasterRWorkerStartsMore) {
+  SchedulerOptions options = Options();
+  options.num_rworkers = 2;
+  Scheduler scheduler(options);
+  scheduler.RWorkerJoined(0, 10'000, 3);
+  scheduler.RWorkerJoined(1, 10'000, 1);
+  for (SequenceId id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.Submit(id, 1, 81).ok());
+  std::map<int, int> started;
+  for (int round = 0; round < 60; ++round) {
+    for (const PrefillItem& item : scheduler.PlanPrefill()) {
+      ++started[item.rworker];
+      scheduler.PrefillDone(item.sequence);
+    }
+    scheduler.PlanPass(0);
+  }
+  EXPECT_NEAR(started[0], 1 + 60 * 12.0 / 80, 1) << "12 of 16 slots";
+  EXPECT_NEAR(started[1], 1 + 60 * 4.0 / 80, 1) << "4 of 16 slots";
+}
+
 // A long quiet time does not save up for a wave.
 TEST(SchedulerPacingTest, StartTokensDoNotPileUp) {
   Scheduler scheduler(Options());
