@@ -69,11 +69,12 @@ class VerbsBare final : public Bare {
       : work_(work),
         slots_(static_cast<size_t>(work.slots)),
         device_(*Device()),
+        domain_(device_->MakeDomain().value()),
         ring_bytes_(slots_ * work.bytes),
         report_every_(static_cast<uint64_t>(std::clamp(work.slots / 2, 1, 16))),
         memory_(AllocatePageableSlots(2 * ring_bytes_ * static_cast<size_t>(work.peers))),
         peers_(static_cast<size_t>(work.peers)) {
-    region_.reset(ibv_reg_mr(device_->domain(), memory_.get(), 2 * ring_bytes_ * peers_.size(),
+    region_.reset(ibv_reg_mr(domain_.get(), memory_.get(), 2 * ring_bytes_ * peers_.size(),
                              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
     events_.reset(ibv_create_comp_channel(device_->context()));
     CHECK(region_ != nullptr && events_ != nullptr);
@@ -145,7 +146,7 @@ class VerbsBare final : public Bare {
 
   void ConnectPeer(size_t index, const Channel& channel) {
     Peer& peer = peers_[index];
-    peer.pair = MakeRawQueuePair(*device_, queue_.get(), kRequests, kInlineBytes);
+    peer.pair = MakeRawQueuePair(*device_, domain_.get(), queue_.get(), kRequests, kInlineBytes);
     for (int i = 0; i < kReceives; ++i) PostReceive(index);
     channel.Put(BareAddress{AddressOf(*device_, *peer.pair),
                             reinterpret_cast<uintptr_t>(memory_.get()) + (2 * index + 1) * ring_bytes_, region_->rkey});
@@ -241,6 +242,7 @@ class VerbsBare final : public Bare {
   const Work work_;
   const size_t slots_;
   const std::shared_ptr<const VerbsDevice> device_;
+  const ProtectionDomainPtr domain_;
   const size_t ring_bytes_;
   const uint64_t report_every_;
   const std::shared_ptr<std::byte[]> memory_;  // for each peer, what is sent, then what comes

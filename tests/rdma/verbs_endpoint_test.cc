@@ -134,6 +134,24 @@ TEST_F(Verbs, ThePeerMayWriteIntoReceiveSlotsOnly) {
   EXPECT_FALSE(raw_->WriteAt(Lane::kBulk, static_cast<uint64_t>(-64), bytes, Immediate{}.Pack())) << "send slots";
 }
 
+TEST_F(Verbs, AnotherSessionsKeyReachesNothing) {
+  const EndpointOptions options = SmallOptions();
+  const auto device = Device();
+  std::shared_ptr<std::byte[]> memory = Memory(options);
+  std::fill_n(memory.get(), EndpointMemoryBytes(options), std::byte{0});
+  auto of_liar = VerbsEndpoint::Create(options, device, Memory(options)).value();
+  auto of_other = VerbsEndpoint::Create(options, device, memory).value();
+  RawVerbsEnd liar(of_liar->hello()), other(of_other->hello());
+  ASSERT_TRUE(of_liar->Connect(liar.hello(), 0, 0).ok());
+  ASSERT_TRUE(of_other->Connect(other.hello(), 0, 0).ok());
+  const std::vector<std::byte> bytes(64, std::byte{9});
+  const uint32_t message = Immediate{ImmediateKind::kMessage}.Pack();
+  const auto& there = of_other->hello().lanes[1];
+  EXPECT_FALSE(liar.WriteTo(Lane::kBulk, there.ring, there.key, bytes, message));
+  EXPECT_EQ(std::count(memory.get(), memory.get() + EndpointMemoryBytes(options), std::byte{9}), 0);
+  EXPECT_TRUE(other.WriteTo(Lane::kBulk, there.ring, there.key, bytes, message)) << "its own peer may";
+}
+
 TEST_F(Verbs, AnImmediateIsCheckedBeforeItIsBelieved) {
   struct Case {
     uint32_t immediate;

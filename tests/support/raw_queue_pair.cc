@@ -6,12 +6,13 @@
 
 namespace fastdecode {
 
-QueuePairPtr MakeRawQueuePair(const VerbsDevice& device, ibv_cq* queue, uint32_t requests, uint32_t inline_bytes) {
+QueuePairPtr MakeRawQueuePair(const VerbsDevice& device, ibv_pd* domain, ibv_cq* queue, uint32_t requests,
+                              uint32_t inline_bytes) {
   ibv_qp_init_attr init{};
   init.send_cq = init.recv_cq = queue;
   init.qp_type = IBV_QPT_RC;
   init.cap = {requests, requests, 1, 1, inline_bytes};
-  QueuePairPtr pair(ibv_create_qp(device.domain(), &init));
+  QueuePairPtr pair(ibv_create_qp(domain, &init));
   CHECK(pair != nullptr);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;

@@ -19,7 +19,8 @@ struct QueuePairAddress {
 inline constexpr uint32_t kRawFirstPsn = 7;
 
 // For `requests` writes and as many receives; the peer may write, and receives may be posted.
-QueuePairPtr MakeRawQueuePair(const VerbsDevice& device, ibv_cq* queue, uint32_t requests, uint32_t inline_bytes);
+QueuePairPtr MakeRawQueuePair(const VerbsDevice& device, ibv_pd* domain, ibv_cq* queue, uint32_t requests,
+                              uint32_t inline_bytes);
 QueuePairAddress AddressOf(const VerbsDevice& device, const ibv_qp& pair);
 // Both can send from here on, once the peer has done the same.
 void ConnectRawQueuePair(const VerbsDevice& device, ibv_qp* pair, const QueuePairAddress& peer);

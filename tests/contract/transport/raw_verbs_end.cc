@@ -17,9 +17,12 @@ constexpr size_t kMemoryBytes = 1 << 17;
 }  // namespace
 
 RawVerbsEnd::RawVerbsEnd(const VerbsHello& peer)
-    : device_(VerbsDevice::Open(VerbsOptions()).value()), peer_(peer), memory_(kMemoryBytes) {
+    : device_(VerbsDevice::Open(VerbsOptions()).value()),
+      peer_(peer),
+      domain_(device_->MakeDomain().value()),
+      memory_(kMemoryBytes) {
   region_.reset(
-      ibv_reg_mr(device_->domain(), memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+      ibv_reg_mr(domain_.get(), memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
   CHECK(region_ != nullptr);
   queue_.reset(ibv_create_cq(device_->context(), 4 * static_cast<int>(kRequests), nullptr, nullptr, 0));
   CHECK(queue_ != nullptr);
@@ -39,7 +42,7 @@ RawVerbsEnd::RawVerbsEnd(const VerbsHello& peer)
 }
 
 void RawVerbsEnd::CreatePair(size_t lane, const VerbsHello& peer) {
-  pairs_[lane] = MakeRawQueuePair(*device_, queue_.get(), kRequests, 0);
+  pairs_[lane] = MakeRawQueuePair(*device_, domain_.get(), queue_.get(), kRequests, 0);
   for (uint32_t i = 0; i < kRequests; ++i) {
     ibv_recv_wr receive{};
     ibv_recv_wr* bad = nullptr;
@@ -63,6 +66,12 @@ bool RawVerbsEnd::Write(Lane lane, std::span<const std::byte> bytes) {
 }
 
 bool RawVerbsEnd::WriteAt(Lane lane, uint64_t offset, std::span<const std::byte> bytes, uint32_t immediate) {
+  const auto& to = peer_.lanes[static_cast<size_t>(lane)];
+  return WriteTo(lane, to.ring + offset, to.key, bytes, immediate);
+}
+
+bool RawVerbsEnd::WriteTo(Lane lane, uint64_t address, uint32_t key, std::span<const std::byte> bytes,
+                          uint32_t immediate) {
   CHECK_LE(bytes.size(), memory_.size());
   std::copy(bytes.begin(), bytes.end(), memory_.begin());
   const auto which = static_cast<size_t>(lane);
@@ -73,8 +82,8 @@ bool RawVerbsEnd::WriteAt(Lane lane, uint64_t offset, std::span<const std::byte>
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   request.send_flags = IBV_SEND_SIGNALED;
   request.imm_data = htonl(immediate);
-  request.wr.rdma.remote_addr = peer_.lanes[which].ring + offset;
-  request.wr.rdma.rkey = peer_.lanes[which].key;
+  request.wr.rdma.remote_addr = address;
+  request.wr.rdma.rkey = key;
   ibv_send_wr* bad = nullptr;
   if (ibv_post_send(pairs_[which].get(), &request, &bad) != 0) return false;
   ibv_wc completion{};

@@ -22,6 +22,8 @@ class RawVerbsEnd final : public RawEnd {
   bool Write(Lane lane, std::span<const std::byte> bytes) override;
   // A write of `bytes` with any immediate, at an offset from the lane's ring.
   bool WriteAt(Lane lane, uint64_t offset, std::span<const std::byte> bytes, uint32_t immediate);
+  // The same, anywhere and with any key.
+  bool WriteTo(Lane lane, uint64_t address, uint32_t key, std::span<const std::byte> bytes, uint32_t immediate);
   // Its queue pairs are gone, without a word.
   void Vanish();
 
@@ -30,6 +32,7 @@ class RawVerbsEnd final : public RawEnd {
 
   const std::shared_ptr<const VerbsDevice> device_;
   const VerbsHello peer_;
+  const ProtectionDomainPtr domain_;
   std::vector<std::byte> memory_;
   MemoryRegionPtr region_;
   CompletionQueuePtr queue_;

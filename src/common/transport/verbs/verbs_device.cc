@@ -128,12 +128,15 @@ Status VerbsDevice::OpenPort(ibv_device* device, const VerbsOptions& options) {
                        ibv_port_state_str(port_attr_.state) +
                        ", not active: check the cable, `ip link`, and on InfiniBand the subnet manager");
   }
-  FD_RETURN_IF_ERROR(ChooseGid(options));
-  domain_.reset(ibv_alloc_pd(context_.get()));
-  if (domain_ == nullptr) {
+  return ChooseGid(options);
+}
+
+Result<ProtectionDomainPtr> VerbsDevice::MakeDomain() const {
+  ProtectionDomainPtr domain(ibv_alloc_pd(context_.get()));
+  if (domain == nullptr) {
     return Unavailable("the RDMA device " + name_ + " has no protection domain left: " + std::strerror(errno));
   }
-  return OkStatus();
+  return domain;
 }
 
 Status VerbsDevice::ChooseGid(const VerbsOptions& options) {

@@ -22,7 +22,6 @@ class VerbsDevice {
   static Result<std::shared_ptr<const VerbsDevice>> Open(const VerbsOptions& options);
 
   ibv_context* context() const { return context_.get(); }
-  ibv_pd* domain() const { return domain_.get(); }
   const std::string& name() const { return name_; }
   uint8_t port() const { return port_; }
   const ibv_port_attr& port_attr() const { return port_attr_; }
@@ -32,6 +31,8 @@ class VerbsDevice {
   bool is_ethernet() const { return port_attr_.link_layer == IBV_LINK_LAYER_ETHERNET; }
   // "rxe0 port 1, GID 1 (RoCE v2, 10.9.0.1), MTU 4096".
   std::string Describe() const;
+  // What is registered in it can only be written to over queue pairs of the same one. Gone before the device.
+  Result<ProtectionDomainPtr> MakeDomain() const;
   // Whether the port still is active; for the message after a failure.
   bool PortIsActive() const;
 
@@ -45,7 +46,6 @@ class VerbsDevice {
   uint8_t gid_index_ = 0;
   uint32_t gid_type_ = 0;
   ContextPtr context_;
-  ProtectionDomainPtr domain_;
   ibv_device_attr attr_{};
   ibv_port_attr port_attr_{};
   ibv_gid gid_{};

@@ -51,6 +51,7 @@ Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::Create(const EndpointOptio
   CHECK_EQ(reinterpret_cast<uintptr_t>(memory.get()) % 64, 0U) << "slot memory must be 64-byte aligned";
   std::unique_ptr<VerbsEndpoint> endpoint(
       new VerbsEndpoint(options, std::move(device), std::move(memory), spin_us, clock));
+  FD_ASSIGN_OR_RETURN(endpoint->domain_, endpoint->device_->MakeDomain());
   std::byte* base = endpoint->memory_.get();
   for (Lane which : {Lane::kDecode, Lane::kBulk}) {
     const LaneOptions& lane = options.lanes[static_cast<size_t>(which)];
@@ -100,10 +101,10 @@ Status VerbsEndpoint::RegisterLane(VerbsLane& lane) {
   const LaneOptions& options = options_.lanes[static_cast<size_t>(lane.lane)];
   const size_t send_bytes = options.slot_bytes * static_cast<size_t>(options.send_slots);
   const size_t recv_bytes = options.slot_bytes * static_cast<size_t>(options.recv_slots);
-  lane.send_region.reset(ibv_reg_mr(device_->domain(), lane.send_base, send_bytes, 0));
+  lane.send_region.reset(ibv_reg_mr(domain_.get(), lane.send_base, send_bytes, 0));
   if (lane.send_region == nullptr) return RegistrationError(EndpointMemoryBytes(options_), errno);
   constexpr int kPeerWrites = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-  lane.recv_region.reset(ibv_reg_mr(device_->domain(), lane.recv_base, recv_bytes, kPeerWrites));
+  lane.recv_region.reset(ibv_reg_mr(domain_.get(), lane.recv_base, recv_bytes, kPeerWrites));
   if (lane.recv_region == nullptr) return RegistrationError(EndpointMemoryBytes(options_), errno);
   return OkStatus();
 }
@@ -144,7 +145,7 @@ Status VerbsEndpoint::CreatePair(VerbsLane& lane) {
     attr.cap.max_recv_wr = static_cast<uint32_t>(ReceivesOf(lane));
     attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
     attr.cap.max_inline_data = inline_bytes;
-    lane.pair.reset(ibv_create_qp(device_->domain(), &attr));
+    lane.pair.reset(ibv_create_qp(domain_.get(), &attr));
     if (lane.pair != nullptr) break;
   }
   if (lane.pair == nullptr) {

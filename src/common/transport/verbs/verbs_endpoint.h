@@ -121,6 +121,7 @@ class VerbsEndpoint final : public Endpoint {
   const std::shared_ptr<std::byte[]> memory_;
   const std::shared_ptr<const VerbsDevice> device_;
   const Clock& clock_;
+  ProtectionDomainPtr domain_;  // of this endpoint alone: no other peer's key reaches its slots
   CompletionChannelPtr channel_;
   CompletionQueuePtr queue_;
   std::array<VerbsLane, kNumLanes> lanes_;  // go before the queue
