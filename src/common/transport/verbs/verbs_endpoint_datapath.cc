@@ -115,8 +115,8 @@ int VerbsEndpoint::AddMessage(VerbsLane& lane, int index, int count) {
     if (last) {
       Immediate immediate{ImmediateKind::kMessage, slot};
       if (!lane.owed.empty()) {
-        immediate.second = lane.owed.pop();
-        lane.recv_state[static_cast<size_t>(immediate.second)] = VerbsLane::RecvState::kPeer;
+        immediate.credit = lane.owed.pop();
+        lane.recv_state[static_cast<size_t>(immediate.credit)] = VerbsLane::RecvState::kPeer;
       }
       request.imm_data = htonl(immediate.Pack());
     }
@@ -167,12 +167,13 @@ bool VerbsEndpoint::SendEmpty(VerbsLane& lane, ibv_wr_opcode opcode, uint32_t im
 }
 
 void VerbsEndpoint::SendCredit(VerbsLane& lane) {
-  Immediate immediate{ImmediateKind::kCredit, lane.owed.pop()};
-  lane.recv_state[static_cast<size_t>(immediate.slot)] = VerbsLane::RecvState::kPeer;
-  if (!lane.owed.empty()) {
-    immediate.second = lane.owed.pop();
-    lane.recv_state[static_cast<size_t>(immediate.second)] = VerbsLane::RecvState::kPeer;
-  }
+  const int first = lane.owed.front();
+  Immediate immediate{ImmediateKind::kCredit, first};
+  do {
+    const int slot = lane.owed.pop();
+    if (slot > first) immediate.more |= 1U << (slot - first - 1);
+    lane.recv_state[static_cast<size_t>(slot)] = VerbsLane::RecvState::kPeer;
+  } while (!lane.owed.empty() && lane.owed.front() > first && lane.owed.front() <= first + Immediate::kMore);
   ++counters_.credit_messages;
   SendEmpty(lane, IBV_WR_RDMA_WRITE_WITH_IMM, immediate.Pack(), lane.ReportsNext(false));
 }
@@ -351,16 +352,19 @@ void VerbsEndpoint::OnReceived(VerbsLane& lane, const ibv_wc& completion) {
       break;
     case ImmediateKind::kCredit:
       OnCredit(lane, immediate->slot);
+      for (int i = 0; i < Immediate::kMore; ++i) {
+        if ((immediate->more >> i & 1U) != 0) OnCredit(lane, immediate->slot + 1 + i);
+      }
       break;
     case ImmediateKind::kBye:
       lane.peer_closed = true;
       break;
   }
-  if (immediate->second >= 0) OnCredit(lane, immediate->second);
+  if (immediate->credit >= 0) OnCredit(lane, immediate->credit);
 }
 
 void VerbsEndpoint::OnCredit(VerbsLane& lane, int slot) {
-  if (!lane.peer_slot_used[static_cast<size_t>(slot)]) {
+  if (slot >= kMaxVerbsSlots || !lane.peer_slot_used[static_cast<size_t>(slot)]) {
     return Break(DataLoss(NameOf(lane) + ": a credit for slot " + std::to_string(slot) + ", which holds no message"));
   }
   lane.peer_slot_used[static_cast<size_t>(slot)] = false;

@@ -3,6 +3,7 @@
 // Thread rule: its endpoint's owner.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -79,10 +80,11 @@ struct VerbsLane {
   std::byte* send_slot(int index) { return send_base + slot_bytes * static_cast<size_t>(index); }
   std::byte* recv_slot(int index) { return recv_base + slot_bytes * static_cast<size_t>(index); }
   uint64_t room() const { return static_cast<uint64_t>(depth) - (posted - completed); }
-  // A peer that waits for credits must not wait long; one that has most of the ring may. One credit waits for a
-  // second while messages lie here that will give it.
+  // A peer that waits for credits must not wait long; one that has most of the ring may. While messages lie here
+  // that will give more, credits wait until they are half of the ring.
   bool OwesUrgently() const {
-    return owed.size() >= (ready.empty() ? 1 : 2) && 2 * (granted - taken - owed.size()) <= granted;
+    return owed.size() >= (ready.empty() ? 1 : std::max(2, granted / 2)) &&
+           2 * (granted - taken - owed.size()) <= granted;
   }
   // The next write is to be reported when it is done. Every report may wake an owner that sleeps, so a write that
   // holds no slot has one only that the send queue may not fill; else: so many had none, or this slot is the last,

@@ -20,7 +20,7 @@
 namespace fastdecode {
 
 inline constexpr uint32_t kVerbsMagic = 0x56444346;  // "FCDV"
-inline constexpr uint16_t kVerbsVersion = 1;
+inline constexpr uint16_t kVerbsVersion = 2;
 inline constexpr int kMaxVerbsSlots = 4096;  // of a ring: what 12 bits can name
 
 struct VerbsLaneHello {
@@ -52,32 +52,39 @@ static_assert(sizeof(VerbsHello) == 112 && std::is_trivially_copyable_v<VerbsHel
 // Bounded and complete, or why not. `options`: this end's.
 Result<VerbsHello> ParseVerbsHello(std::span<const std::byte> bytes, const EndpointOptions& options);
 
-// The immediate: bits 0-11 a slot, 12-23 a second slot, 24 set if there is a second,
-// 25-27 zero, 28-31 the kind.
+// The immediate: bits 0-11 a slot, 28-31 the kind. Of a message: bits 12-23 a credit's slot, 24 set if there is one;
+// of a credit: bit 12 + i set if slot + 1 + i is free again, too. All other bits are zero.
 enum class ImmediateKind : uint8_t {
-  kMessage = 1,  // slot: of the receiver, where the message lies; second: a credit, if any
-  kCredit = 2,   // slot and second: slots of the sender of this, free again
+  kMessage = 1,  // slot: of the receiver, where the message lies
+  kCredit = 2,   // slot and those after it: of the sender of this, free again
   kBye = 3,      // the sender closes; nothing follows
 };
 
 struct Immediate {
+  static constexpr int kMore = 13;  // slots after the first that a credit can name
+
   ImmediateKind kind = ImmediateKind::kMessage;
   int slot = 0;
-  int second = -1;  // none
+  int credit = -1;    // of a message; -1: none
+  uint32_t more = 0;  // of a credit
 
   uint32_t Pack() const {
-    return static_cast<uint32_t>(slot) | (second < 0 ? 0U : static_cast<uint32_t>(second) << 12 | 1U << 24) |
-           static_cast<uint32_t>(kind) << 28;
+    const uint32_t rest = credit < 0 ? more : static_cast<uint32_t>(credit) | 1U << 12;
+    return static_cast<uint32_t>(slot) | rest << 12 | static_cast<uint32_t>(kind) << 28;
   }
   // Empty: no such immediate.
   static std::optional<Immediate> Unpack(uint32_t bits) {
-    const uint32_t kind = bits >> 28;
-    if (kind < 1 || kind > 3 || (bits >> 25 & 7U) != 0) return std::nullopt;
-    const bool has_second = (bits >> 24 & 1U) != 0;
-    const uint32_t second = bits >> 12 & 0xfffU;
-    if (!has_second && second != 0) return std::nullopt;
-    return Immediate{static_cast<ImmediateKind>(kind), static_cast<int>(bits & 0xfffU),
-                     has_second ? static_cast<int>(second) : -1};
+    const uint32_t kind = bits >> 28, rest = bits >> 12 & 0xffffU;
+    Immediate immediate{static_cast<ImmediateKind>(kind), static_cast<int>(bits & 0xfffU)};
+    if (kind < 1 || kind > 3 || rest >> kMore != 0) return std::nullopt;
+    if (immediate.kind == ImmediateKind::kCredit) {
+      immediate.more = rest;
+    } else if (rest >> 12 != 0 && immediate.kind == ImmediateKind::kMessage) {
+      immediate.credit = static_cast<int>(rest & 0xfffU);
+    } else if (rest != 0) {
+      return std::nullopt;
+    }
+    return immediate;
   }
 };
 
