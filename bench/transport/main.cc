@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -142,9 +143,9 @@ void MeasureKind(const std::vector<std::unique_ptr<Kind>>& kinds, size_t which, 
       for (Waiting waiting : {Waiting::kSpin, Waiting::kSleep}) {
         if (!Has(waits, NameOf(waiting))) continue;
         Work work;
-        work.bytes = std::max<size_t>(sizeof(MessageHeader), std::stoul(bytes));
-        work.peers = std::clamp(std::stoi(peers), 1, 8);
-        work.slots = std::clamp(FLAGS_slots, 1, 32);
+        work.bytes = std::stoul(bytes);
+        work.peers = std::stoi(peers);
+        work.slots = FLAGS_slots;
         work.waiting = waiting;
         struct Test {
           const char* name;
@@ -172,7 +173,47 @@ void MeasureAll(const std::vector<std::unique_ptr<Kind>>& kinds, const Channel& 
   }
 }
 
+// A list of numbers, each in a range, or of known words: what is wrong with it, or nothing.
+std::string WrongIn(const char* flag, const std::string& text, long low, long high,
+                    const std::vector<std::string>& words = {}) {
+  const auto all = Split(text);
+  for (const std::string& one : all) {
+    char* end = nullptr;
+    const long number = std::strtol(one.c_str(), &end, 10);
+    const bool good = words.empty() ? !one.empty() && *end == '\0' && number >= low && number <= high : Has(words, one);
+    if (good) continue;
+    std::string expected = std::to_string(low) + " to " + std::to_string(high);
+    if (!words.empty()) {
+      expected = words[0];
+      for (size_t i = 1; i < words.size(); ++i) expected += ", " + words[i];
+    }
+    return std::string("--") + flag + ": found \"" + one + "\", expected " + expected;
+  }
+  return all.empty() ? std::string("--") + flag + " is empty" : "";
+}
+
+std::string WrongFlags() {
+  const std::string found[] = {
+      WrongIn("kinds", FLAGS_kinds, 0, 0, {"shm", "tcp", "verbs"}),
+      WrongIn("tests", FLAGS_tests, 0, 0, {"round_trip", "bandwidth"}),
+      WrongIn("waiting", FLAGS_waiting, 0, 0, {"spin", "sleep"}),
+      WrongIn("bytes", FLAGS_bytes, sizeof(MessageHeader), 1 << 30),
+      WrongIn("peers", FLAGS_peers, 1, 8),
+      WrongIn("slots", std::to_string(FLAGS_slots), 1, 32),
+      WrongIn("runs", std::to_string(FLAGS_runs), 1, 10'000),
+      FLAGS_run_ms > 0 && FLAGS_run_ms <= 600'000 ? "" : "--run_ms: expected more than 0, at most 600000",
+  };
+  for (const std::string& wrong : found) {
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
 int Main() {
+  if (const std::string wrong = WrongFlags(); !wrong.empty()) {
+    std::fprintf(stderr, "bench_transport: %s\n", wrong.c_str());
+    return 2;
+  }
   const auto kinds = AllKinds();
   if (FLAGS_listen.empty()) PinNear();
   if (!FLAGS_listen.empty()) {

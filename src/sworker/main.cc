@@ -159,9 +159,9 @@ int ServeApi(const Config& config, const Secret& secret, RWorkerPool& pool, Serv
   auto api = ApiServer::Start(options, secret.key, config.model_config, core);
   if (!api.ok()) return Fail(kExitWorker, api.status().message());
   *publish_to = api->get();
-  std::printf("ready fastdecode-sworker %s device=%s model=%s rworkers=%d max_batch=%d max_context=%d\n",
+  std::printf("ready fastdecode-sworker %s device=%s model=%s rworkers=%d transport=%s max_batch=%d max_context=%d\n",
               (*api)->endpoint().c_str(), config.sworker.device.c_str(), config.model.path.c_str(), pool.size(),
-              config.pipeline.max_batch, config.max_context);
+              plan::TransportsText(TransportsOf(pool)).c_str(), config.pipeline.max_batch, config.max_context);
   std::fflush(stdout);
   signals->Wait();
   (*api)->StopAccepting();
