@@ -250,13 +250,20 @@ int RecommendAll() {
   return written.ok() ? kExitOk : Fail(written);
 }
 
-int Main(const std::string& command) {
+// For what has R-workers to take down; everything else a signal may simply end.
+void WatchSignals() {
   struct sigaction action {};
   action.sa_handler = &OnSignal;
   action.sa_flags = static_cast<int>(SA_RESETHAND);  // A second one ends us at once.
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  if (command == "measure") return Measure();
+}
+
+int Main(const std::string& command) {
+  if (command == "measure") {
+    WatchSignals();
+    return Measure();
+  }
   if (command == "read") return Read();
   if (command == "recommend") return RecommendAll();
   return Fail(InvalidArgument("give one command: measure, recommend or read; --help says what they do"));

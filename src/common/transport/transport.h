@@ -11,8 +11,9 @@
 // Two lanes: decode (latency) and bulk (prefill's K/V); messages of one lane arrive
 // in order, those of different lanes in any order.
 //
-// Thread rule: one owner thread, asserted in debug builds; HandOver lets another one follow it. Failure: after any Status
-// other than kWouldBlock the endpoint is dead; every later call answers the same.
+// Thread rule: one owner thread, asserted in debug builds; HandOver lets another one follow it.
+// Failure: after any Status other than kWouldBlock the endpoint is dead; every later call answers
+// the same.
 #pragma once
 
 #include <array>
