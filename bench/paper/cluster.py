@@ -93,7 +93,7 @@ def profile(model, sockets, calibrated=None, sworkers=1):
         "transport": "any",
     }
     return {
-        "schema": 1,
+        "schema": 2,
         "models": [
             {
                 "name": model.name,

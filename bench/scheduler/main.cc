@@ -152,9 +152,9 @@ class Bench {
 
   void Submit() {
     const int prompt = FLAGS_equal ? 1 : std::uniform_int_distribution<int>(1, 512)(random_);
-    const int output = FLAGS_equal ? 512 : std::uniform_int_distribution<int>(2, 512)(random_);
+    const int output = FLAGS_equal ? 512 : std::uniform_int_distribution<int>(1, 512)(random_);
     CHECK(scheduler_->Submit(++last_, prompt, output).ok());
-    left_[last_] = output - 1;
+    left_[last_] = output;
     ++waiting_;
   }
 

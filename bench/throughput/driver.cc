@@ -95,8 +95,7 @@ Status Driver::MoveWindow(size_t total, const MeasuredPart& part) {
   }
   if (window_ == Window::kOpen && open_.size() < total) return CloseWindow();
   if (window_ != Window::kBefore || open_.size() < total) return OkStatus();
-  // The first token is prefill's, and its K and V are still on their way: the second says that it decodes.
-  const bool all = std::all_of(open_.begin(), open_.end(), [](const auto& entry) { return entry.second.received > 1; });
+  const bool all = std::all_of(open_.begin(), open_.end(), [](const auto& entry) { return entry.second.received > 0; });
   return all ? OpenWindow() : OkStatus();
 }
 

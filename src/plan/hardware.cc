@@ -82,8 +82,9 @@ ModelProfile ProfileOfHardware(const HardwareFigures& figures, const ModelKey& k
     const double attention = 2 * n * n * key.head_dim * key.num_heads / rates.flops;
     return rates.launch + MatrixSeconds(rates, parameters, bytes, n) + attention + n * (qkv_row - q_row) / pcie;
   });
+  const auto qkv = static_cast<double>(key.hidden_size * key.head_dim * (key.num_heads + 2 * key.num_kv_heads));
   model.prefill_outer =
-      MakeCurve(kPrefillTokens, [&](double) { return kPassSeconds + MatrixSeconds(rates, head, bytes, 1); });
+      MakeCurve(kPrefillTokens, [&](double n) { return kPassSeconds + MatrixSeconds(rates, qkv, bytes, n); });
   RWorkerProfile socket;
   socket.address = "a socket";
   socket.attend.seconds_per_token =

@@ -172,18 +172,22 @@ StepPrediction PredictDecode(const ModelProfile& profile, const Deployment& depl
   return mean;
 }
 
+double PrefillSeconds(const ModelProfile& profile, int layers, double tokens) {
+  if (tokens <= 0) return 0;
+  return (layers - 1) * profile.prefill.At(tokens) + profile.prefill_outer.At(tokens);
+}
+
 SteadyPrediction PredictSteady(const ModelProfile& profile, const Deployment& deployment) {
   SteadyPrediction steady;
   steady.step = PredictStep(profile, deployment, MeanCached(deployment));
-  steady.prefill_latency_s = deployment.layers * profile.prefill.At(deployment.prompt_tokens) +
-                             profile.prefill_outer.At(deployment.prompt_tokens);
+  // A prompt's last token is decoded.
+  const double tokens = deployment.prompt_tokens - 1;
+  steady.prefill_latency_s = PrefillSeconds(profile, deployment.layers, tokens);
   const double output = std::max(1.0, deployment.output_tokens);
   // Those that follow the ones that end in the same step are prefilled together.
   const double prompts = deployment.batch / output;
   const double together = std::max(1.0, prompts);
-  steady.prefill_s = (deployment.layers * profile.prefill.At(deployment.prompt_tokens * together) +
-                      profile.prefill_outer.At(deployment.prompt_tokens * together)) *
-                     std::min(1.0, prompts);
+  steady.prefill_s = PrefillSeconds(profile, deployment.layers, tokens * together) * std::min(1.0, prompts);
   StepPrediction& step = steady.step;
   step.device_busy_s += steady.prefill_s;
   // Prefill fills the device's gaps first.

@@ -51,6 +51,9 @@ StepPrediction PredictStep(const ModelProfile& profile, const Deployment& deploy
 // which the sequences grow from prompt to prompt + output tokens.
 StepPrediction PredictDecode(const ModelProfile& profile, const Deployment& deployment);
 
+// A batch of prompts prefilled on the device, with nothing beside it; `tokens`: of all together.
+double PrefillSeconds(const ModelProfile& profile, int layers, double tokens);
+
 // The long run with sequences of all ages: mean W, and the device's prefill of those that
 // follow the ones that end.
 struct SteadyPrediction {

@@ -188,10 +188,10 @@ void ClusterSim::PlanPrefill() {
       Sequence& s = sequence(item.sequence);
       s.where = Where::kPrefilling;
       s.rworker = item.rworker;
-      prefill_tokens_ += s.request.prompt;
+      prefill_tokens_ += s.request.prompt - 1;
     }
     prefill_stage_ = 0;
-    const Nanos time = parts_.PrefillStage(prefill_tokens_);
+    const Nanos time = prefill_tokens_ > 0 ? parts_.PrefillStage(prefill_tokens_) : 0;
     if (time > 0) {
       StartDevice({.owner = kPrefill, .times = {.compute = time}});
       return;
@@ -213,18 +213,12 @@ void ClusterSim::PrefillStageDone() {
   PlanPrefill();
 }
 
-// Token 1 of each is there.
 void ClusterSim::EndPrefill() {
   for (const PrefillItem& item : prefill_) {
     Sequence& s = sequence(item.sequence);
     if (s.where != Where::kPrefilling) continue;  // lost meanwhile
     scheduler_.PrefillDone(item.sequence);
     s.where = Where::kReady;
-    s.tokens = 1;
-    s.last_token = now_;
-    ++current_.output_tokens;
-    current_.ttft.Add(now_ - s.request.arrival);
-    if (s.tokens == s.request.tokens) End(item.sequence, s);
   }
   prefill_.clear();
 }

@@ -123,10 +123,11 @@ void ClusterSim::EndPass(int mini_batch) {
   for (const PassRow& row : one.rows) {
     Sequence& s = sequence(row.sequence);
     if (s.where != Where::kDecoding || s.rworker != row.rworker) continue;  // lost
-    ++s.tokens;
     ++current_.output_tokens;
     ++current_.decode_rows;
-    if (s.last_token == since) {
+    if (s.tokens++ == 0) {
+      current_.ttft.Add(now_ - s.request.arrival);
+    } else if (s.last_token == since) {
       ++together;
     } else {
       current_.itl.Add(now_ - s.last_token);

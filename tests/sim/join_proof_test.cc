@@ -74,10 +74,10 @@ class Referee {
   void Submit() {
     Seen seen;
     seen.prompt = Draw(1, 40);
-    seen.steps = Draw(0, 63 - static_cast<int>(seen.prompt));
+    seen.steps = Draw(1, 64 - static_cast<int>(seen.prompt));
     seen.makes = Draw(0, 2) == 0 && seen.steps > 1 ? Draw(1, static_cast<int>(seen.steps)) : seen.steps;
     const SequenceId id = ++last_;
-    if (!scheduler_->Submit(id, static_cast<int>(seen.prompt), static_cast<int>(seen.steps + 1)).ok()) return;
+    if (!scheduler_->Submit(id, static_cast<int>(seen.prompt), static_cast<int>(seen.steps)).ok()) return;
     known_[id] = seen;
   }
 
@@ -107,12 +107,7 @@ class Referee {
     if (!prefilling_.empty() && Draw(0, 7) > 0) return;
     for (SequenceId id : prefilling_) {
       scheduler_->PrefillDone(id);
-      Seen& seen = known_.at(id);
-      if (seen.steps == 0) {
-        Forget(id);
-      } else {
-        ready_[static_cast<size_t>(seen.rworker)].push_back(id);
-      }
+      ready_[static_cast<size_t>(known_.at(id).rworker)].push_back(id);
     }
     prefilling_.clear();
     for (const PrefillItem& item : scheduler_->PlanPrefill()) {
@@ -124,7 +119,7 @@ class Referee {
   static void AddTo(Room& room, const Seen& seen) {
     const int64_t left = seen.steps - seen.made;
     if (static_cast<int64_t>(room.size()) < left) room.resize(static_cast<size_t>(left));
-    for (int64_t j = 0; j < left; ++j) room[static_cast<size_t>(j)] += seen.prompt + seen.made + j + 1;
+    for (int64_t j = 0; j < left; ++j) room[static_cast<size_t>(j)] += seen.prompt + seen.made + j;
   }
 
   static int64_t Peak(const Room& room) { return room.empty() ? 0 : *std::max_element(room.begin(), room.end()); }
@@ -194,7 +189,7 @@ class Referee {
     }
     AddTo(room, seen);
     const int64_t limit = limits_[static_cast<size_t>(rworker)];
-    const int64_t share = std::max(limit / options_.mini_batches, seen.prompt + seen.steps);
+    const int64_t share = std::max(limit / options_.mini_batches, seen.prompt + seen.steps - 1);
     const int64_t capacity = (options_.max_batch + options_.mini_batches - 1) / options_.mini_batches;
     const bool fits = Peak(room) <= share && Peak(room) + PeakOfOthers(rworker, mini_batch) <= limit;
     // Others that are still prefilled for this mini-batch have its slots; the referee cannot

@@ -144,8 +144,6 @@ void SchedulerSim::Prefill() {
       scheduler_.PrefillDone(item.sequence);
       if (s.where != Where::kPrefilling) continue;
       s.where = Where::kReady;
-      s.tokens = 1;
-      if (s.request.tokens == 1) End(item.sequence, result_.finished);
     }
   }
   prefill_ = scheduler_.PlanPrefill();
@@ -156,7 +154,7 @@ void SchedulerSim::Prefill() {
     if (s.where != Where::kWaiting) Violate("prefills a sequence that was not waiting");
     s.where = Where::kPrefilling;
     s.rworker = item.rworker;
-    prompt_tokens += s.request.prompt;
+    prompt_tokens += s.request.prompt - 1;
   }
   if (prefill_.size() > 1 && prompt_tokens > options_.scheduler.prefill_tokens_per_step) {
     Violate("prefills more tokens together than prefill_tokens_per_step");

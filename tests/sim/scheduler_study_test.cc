@@ -25,8 +25,8 @@ double MeanDecodingLength(const std::vector<SimRequest>& requests) {
   double read = 0;
   double steps = 0;
   for (const SimRequest& request : requests) {
-    const double n = request.tokens - 1;
-    read += n * request.prompt + n * (n + 1) / 2;
+    const double n = request.tokens;
+    read += n * (request.prompt - 1) + n * (n + 1) / 2;
     steps += n;
   }
   return read / steps;

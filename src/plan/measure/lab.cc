@@ -310,7 +310,7 @@ Result<PrefillRecord> Lab::RunPrefill(int rworker, int prompts, int tokens) {
   for (int i = 0; i < prompts; ++i) {
     Request request = *request_;
     request.id = next_sequence_++;
-    for (int t = 0; t < tokens; ++t) {
+    for (int t = 0; t <= tokens; ++t) {  // the last one is not prefilled
       request.prompt.push_back(static_cast<int32_t>((t * 13 + i) % config_.model_config.vocab_size));
     }
     sequences.push_back(request.id);
@@ -343,10 +343,10 @@ Result<PrefillRecord> Lab::RunPrefill(int rworker, int prompts, int tokens) {
     if (!moved) Sleep();
   }
   const double wall = Seconds(NowNs() - start_ns);
-  // The last layer's stage holds head and sampling too.
-  const double middle = layers == 1 ? computed[0] : computed[computed.size() / 2 - (layers == 2 ? 1 : 0)];
+  // The last layer's stage is short: nothing is computed there but K and V. A model of one layer has no other.
+  const double middle = computed[static_cast<size_t>(layers - 1) / 2];
   record.layer = std::max(1e-9, middle + pushed / layers);
-  record.outer = std::max(1e-6, wall - layers * record.layer);
+  record.outer = std::max(1e-6, wall - (layers - 1) * record.layer);
   FD_RETURN_IF_ERROR(FreeAll(rworker, sequences));
   return record;
 }

@@ -42,8 +42,8 @@ struct PassRecord {
 };
 
 struct PrefillRecord {
-  double layer = 0;  // device time of one layer, pushes included
-  double outer = 0;  // what the whole takes beyond all layers
+  double layer = 0;  // device time of one layer but the last, pushes included
+  double outer = 0;  // what the whole takes beyond all layers but the last
 };
 
 class Lab {
@@ -60,7 +60,7 @@ class Lab {
   // `passes` passes of `mini_batches` mini-batches of `rows` sequences each, that have
   // `context` tokens cached on this R-worker when they start.
   Result<PassRecord> RunPasses(int rworker, int mini_batches, int rows, int context, int passes);
-  // One batch of prompts of `tokens` each.
+  // One batch of prompts of which `tokens` each are prefilled.
   Result<PrefillRecord> RunPrefill(int rworker, int prompts, int tokens);
 
   bool stopped() const { return stop_.load() != 0; }

@@ -17,9 +17,8 @@ namespace {
 constexpr std::chrono::minutes kTimeout{5};
 constexpr int kLookMs = 200;  // a signal wakes nobody here
 
-// Follows one run's tokens. The window opens with the second token of the last request (the first is
-// prefill's, and its K and V are still on their way), and closes with the first end. Time is taken at that
-// request's tokens alone: those of different mini-batches don't come at even distances.
+// Follows one run's tokens. The window opens with the first token of the last request, and closes with the
+// first end. Time is taken at that request's tokens alone: those of different mini-batches don't come at even distances.
 class Window {
  public:
   explicit Window(int batch) : batch_(static_cast<size_t>(batch)) {}
@@ -28,7 +27,7 @@ class Window {
     if (closed_) return;
     bool now = false;
     for (const RequestId id : message.ids) {
-      if (++tokens_of_[id] == 2 && ++decoding_ == batch_) last_ = id;
+      if (++tokens_of_[id] == 1 && ++decoding_ == batch_) last_ = id;
       now = now || (decoding_ == batch_ && id == last_);
     }
     received_ += message.ids.size();

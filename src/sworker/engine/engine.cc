@@ -58,21 +58,38 @@ void Engine::Prefill(std::vector<PrefillRequest> prompts) {
 }
 
 void Engine::StartPrefill() {
-  for (const PrefillRequest& prompt : next_prefill_) {
-    sequences_[prompt.request->id] = {.request = prompt.request,
-                                      .rworker = prompt.rworker,
-                                      .position = static_cast<int64_t>(prompt.request->prompt.size())};
+  std::vector<PrefillRequest> prompts;
+  for (PrefillRequest& prompt : std::exchange(next_prefill_, {})) {
+    const std::vector<int32_t>& tokens = prompt.request->prompt;
+    const SequenceId id = prompt.request->id;
+    sequences_[id] = {.request = prompt.request,
+                      .rworker = prompt.rworker,
+                      .position = static_cast<int64_t>(tokens.size()) - 1,
+                      .token = tokens.back()};
+    if (tokens.size() > 1) {
+      prompts.push_back(std::move(prompt));
+    } else {
+      listener_.OnPrefillDone(id);
+    }
   }
-  first_tokens_reported_ = false;
-  prefill_ = std::make_unique<PrefillBatch>(context_, prefill_buffers_, std::exchange(next_prefill_, {}));
+  if (prompts.empty()) return;
+  prefill_ = std::make_unique<PrefillBatch>(context_, prefill_buffers_, std::move(prompts));
   UpdateIdle();
   prefill_->Advance();
 }
 
 void Engine::EndPrefill() {
-  for (const PrefillBatch::Prompt& prompt : prefill_->prompts()) {
-    if (prompt.lost) sequences_.erase(prompt.from.request->id);
+  for (size_t i = 0; i < prefill_->prompts().size(); ++i) {
+    const PrefillBatch::Prompt& prompt = prefill_->prompts()[i];
+    auto it = sequences_.find(prompt.from.request->id);
+    if (it == sequences_.end()) continue;
+    if (prompt.lost) {
+      sequences_.erase(it);
+    } else if (prefill_->overflowed(i)) {
+      WarnOverflow(&it->second);
+    }
   }
+  timeline_.Prefilled(prefill_->tokens());
   prefill_.reset();
   if (!next_prefill_.empty()) StartPrefill();
   UpdateIdle();
@@ -166,7 +183,6 @@ bool Engine::RunAttention() {
   }
   if (prefill_ != nullptr) {
     prefill_->Advance();
-    if (prefill_->sampled() && !first_tokens_reported_) ReportFirstTokens();
     if (prefill_->done()) {
       EndPrefill();
       moved = true;
@@ -183,8 +199,6 @@ void Engine::Handle(AttentionEvent& event) {
     case AttentionEvent::Kind::kPrefillDone:
       if (prefill_ == nullptr) break;  // Of a batch that ended with its R-worker.
       prefill_->Pushed(event.sequence);
-      // Token 1 is there: the R-worker acknowledges after the last layer's K/V.
-      if (!first_tokens_reported_) ReportFirstTokens();
       listener_.OnPrefillDone(event.sequence);
       break;
     case AttentionEvent::Kind::kFreed:
@@ -197,22 +211,6 @@ void Engine::Handle(AttentionEvent& event) {
       listener_.OnRWorkerLost(event.rworker, event.reason);
       break;
   }
-}
-
-void Engine::ReportFirstTokens() {
-  first_tokens_reported_ = true;
-  updates_.clear();
-  for (size_t i = 0; i < prefill_->prompts().size(); ++i) {
-    const SequenceId id = prefill_->prompts()[i].from.request->id;
-    auto it = sequences_.find(id);
-    if (it == sequences_.end()) continue;  // lost
-    it->second.token = prefill_->token(i);
-    it->second.sampled = 1;
-    if (prefill_->overflowed(i)) WarnOverflow(&it->second);
-    updates_.push_back({.id = id, .token = prefill_->token(i), .logprob = prefill_->logprob(i)});
-  }
-  timeline_.Prefilled(prefill_->tokens());
-  listener_.OnFirstTokens(updates_);
 }
 
 void Engine::WarnOverflow(EngineSequence* sequence) {

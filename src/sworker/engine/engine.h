@@ -47,9 +47,8 @@ class EngineListener {
   virtual ~EngineListener() = default;
   // A pass ended: a token for each row whose R-worker was there to the end.
   virtual void OnPassDone(int mini_batch, std::span<const TokenUpdate> tokens) = 0;
-  // Token 1 of prefilled prompts, whose K/V may still be on their way.
-  virtual void OnFirstTokens(std::span<const TokenUpdate> tokens) = 0;
-  virtual void OnPrefillDone(SequenceId sequence) = 0;  // the K/V are on the R-worker
+  // All of the prompt's K/V but the last token's are on the R-worker: it may decode.
+  virtual void OnPrefillDone(SequenceId sequence) = 0;
   virtual void OnFreed(SequenceId sequence) = 0;        // as Release asked
   virtual void OnRWorkerLost(int rworker, const Status& reason) = 0;
   virtual void OnFatal(const Status& reason) = 0;  // the device failed: nothing goes on
@@ -83,7 +82,6 @@ class Engine {
   void FinishPass(int mini_batch);
   void StartPrefill();
   void EndPrefill();
-  void ReportFirstTokens();
   void WarnOverflow(EngineSequence* sequence);
   void UpdateIdle();
   void Wait();
@@ -100,7 +98,6 @@ class Engine {
   std::vector<bool> planned_;                 // a mini-batch: a plan is expected or runs
   std::unique_ptr<PrefillBatch> prefill_;     // null: none in flight
   std::vector<PrefillRequest> next_prefill_;  // waits for the remains of one whose prompts were lost
-  bool first_tokens_reported_ = false;
   std::unordered_map<SequenceId, EngineSequence> sequences_;
   std::vector<StageEnd> ends_;
   uint64_t next_step_ = 0;

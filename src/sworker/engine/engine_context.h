@@ -25,7 +25,7 @@ struct EngineSequence {
   std::shared_ptr<const Request> request;
   int rworker = 0;
   int64_t position = 0;  // tokens cached so far; the next row's position
-  int32_t token = 0;     // the last one sampled, not yet cached
+  int32_t token = 0;     // the newest one, not yet cached: the prompt's last, then the last sampled
   uint64_t sampled = 0;  // tokens sampled so far
   bool overflow_warned = false;
 };

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/abs.h>
 #include <ATen/ops/amax.h>
-#include <ATen/ops/index_select.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/stack.h>
 
@@ -15,9 +14,11 @@
 namespace fastdecode {
 namespace {
 
+int64_t Length(const PrefillRequest& prompt) { return static_cast<int64_t>(prompt.request->prompt.size()) - 1; }
+
 int64_t TotalTokens(const std::vector<PrefillRequest>& prompts) {
   int64_t total = 0;
-  for (const PrefillRequest& prompt : prompts) total += static_cast<int64_t>(prompt.request->prompt.size());
+  for (const PrefillRequest& prompt : prompts) total += Length(prompt);
   return total;
 }
 
@@ -26,33 +27,26 @@ int64_t TotalTokens(const std::vector<PrefillRequest>& prompts) {
 PrefillBuffers::PrefillBuffers(DeviceRuntime& device, int64_t max_tokens, int64_t max_prompts)
     : ids(device, max_tokens, at::kLong),
       positions(device, max_tokens, at::kLong),
-      last_rows(device, max_prompts, at::kLong),
-      out_ids(device, max_prompts, at::kLong),
-      out_logprobs(device, max_prompts, at::kFloat),
       out_max(device, max_prompts, at::kFloat) {}
 
 PrefillBatch::PrefillBatch(EngineContext& context, PrefillBuffers& buffers, std::vector<PrefillRequest> prompts)
     : context_(context), total_(TotalTokens(prompts)) {
   const int64_t count = static_cast<int64_t>(prompts.size());
-  CHECK(total_ <= buffers.ids.tensor.size(0) && count <= buffers.out_ids.tensor.size(0));
+  CHECK(total_ <= buffers.ids.tensor.size(0) && count <= buffers.out_max.tensor.size(0));
   ids_ = buffers.ids.tensor.narrow(0, 0, total_);
   positions_ = buffers.positions.tensor.narrow(0, 0, total_);
-  last_rows_ = buffers.last_rows.tensor.narrow(0, 0, count);
-  out_ids_ = buffers.out_ids.tensor.narrow(0, 0, count);
-  out_logprobs_ = buffers.out_logprobs.tensor.narrow(0, 0, count);
   out_max_ = buffers.out_max.tensor.narrow(0, 0, count);
   int64_t row = 0;
   int64_t* ids = ids_.mutable_data_ptr<int64_t>();
   int64_t* positions = positions_.mutable_data_ptr<int64_t>();
   for (PrefillRequest& prompt : prompts) {
     const std::vector<int32_t>& tokens = prompt.request->prompt;
-    const int64_t length = static_cast<int64_t>(tokens.size());
+    const int64_t length = Length(prompt);
     for (int64_t i = 0; i < length; ++i) {
       ids[row + i] = tokens[static_cast<size_t>(i)];
       positions[row + i] = i;
     }
-    last_rows_.mutable_data_ptr<int64_t>()[prompts_.size()] = row + length - 1;
-    sampling_.push_back({.params = &prompt.request->sampling, .position = 0});
+    CHECK_GT(length, 0);
     lengths_.push_back(length);
     prompts_.push_back({.from = std::move(prompt), .begin = row, .length = length});
     row += length;
@@ -62,7 +56,7 @@ PrefillBatch::PrefillBatch(EngineContext& context, PrefillBuffers& buffers, std:
 void PrefillBatch::Advance() {
   PushPieces();
   if (all_lost()) return;  // nobody waits for the rest
-  if (!computing_ && next_layer_ < context_.model.config().attention.num_layers) {
+  if (!computing_ && !computed()) {
     // kv_ of this layer replaces that of two layers before, whose pieces must be gone.
     const bool room =
         std::none_of(pieces_.begin(), pieces_.end(), [&](const Piece& p) { return p.layer <= next_layer_ - 2; });
@@ -74,7 +68,7 @@ void PrefillBatch::Advance() {
 void PrefillBatch::Compute() {
   computing_ = true;
   const int layer = next_layer_;
-  const bool last = layer + 1 == context_.model.config().attention.num_layers;
+  const bool last = layer + 1 == layers();
   std::function<void()> copy_in;
   if (layer == 0) {
     copy_in = [this] {
@@ -87,9 +81,7 @@ void PrefillBatch::Compute() {
   auto work = [this, qkv, layer, last] {
     const Model& model = context_.model;
     *qkv = model.AttentionIn(layer, x_, device_positions_);
-    const at::Tensor o = model.PrefillAttention(*qkv, lengths_);
-    x_ = model.AttentionOut(layer, x_, o);
-    if (last) Sampling(x_);
+    if (!last) x_ = model.AttentionOut(layer, x_, model.PrefillAttention(*qkv, lengths_));
   };
   auto copy_out = [this, qkv, layer, last] {
     const AttentionShape& shape = context_.model.config().attention;
@@ -106,18 +98,10 @@ void PrefillBatch::Compute() {
               std::move(copy_out));
 }
 
-void PrefillBatch::Sampling(const at::Tensor& x) {
-  const at::Tensor rows = last_rows_.to(context_.device.device(), /*non_blocking=*/true);
-  const Sampled sampled = Sample(context_.model.Logits(at::index_select(x, 0, rows)), sampling_);
-  out_ids_.copy_(sampled.ids, /*non_blocking=*/true);
-  out_logprobs_.copy_(sampled.logprobs, /*non_blocking=*/true);
-}
-
 void PrefillBatch::ComputeDone() {
   computing_ = false;
   EnqueuePieces(next_layer_);
   ++next_layer_;
-  if (next_layer_ == context_.model.config().attention.num_layers) sampled_ = true;
 }
 
 void PrefillBatch::EnqueuePieces(int layer) {
@@ -173,7 +157,7 @@ void PrefillBatch::PushDone(int ring_index) {
 }
 
 void PrefillBatch::FinishPrompts() {
-  if (!sampled_ || !pieces_.empty() || pushes_ > 0) return;
+  if (!computed() || !pieces_.empty() || pushes_ > 0) return;
   for (Prompt& prompt : prompts_) {
     if (prompt.finish_sent || prompt.lost) continue;
     if (!context_.attention.FinishPrefill(prompt.from.rworker, prompt.from.request->id, static_cast<int>(prompt.length))
@@ -202,14 +186,10 @@ bool PrefillBatch::all_lost() const {
 bool PrefillBatch::done() const {
   if (computing_ || pushes_ > 0) return false;
   return all_lost() ||
-         (sampled_ && pieces_.empty() &&
+         (computed() && pieces_.empty() &&
           std::all_of(prompts_.begin(), prompts_.end(), [](const Prompt& p) { return p.pushed || p.lost; }));
 }
 
-int32_t PrefillBatch::token(size_t prompt) const {
-  return static_cast<int32_t>(out_ids_.const_data_ptr<int64_t>()[prompt]);
-}
-float PrefillBatch::logprob(size_t prompt) const { return out_logprobs_.const_data_ptr<float>()[prompt]; }
 bool PrefillBatch::overflowed(size_t prompt) const { return !(out_max_.const_data_ptr<float>()[prompt] <= kMaxF16); }
 
 }  // namespace fastdecode

@@ -1,6 +1,8 @@
-// Prefills a few prompts together: their whole S-part and causal attention on the
-// device, layer by layer; each layer's K/V go to the R-workers as soon as they exist,
-// while the next layer is computed, and are dropped. Yields token 1 of each prompt.
+// Prefills a few prompts together, each without its last token, which its first decode
+// pass takes like any newest token: S-part and causal attention on the device, layer by
+// layer; each layer's K/V go to the R-workers as soon as they exist, while the next layer
+// is computed, and are dropped. That is all it yields: of the last layer nothing else is
+// computed.
 //
 // Held on the device at a time: the K/V of two layers at most. If the R-workers are
 // slower than that, computing waits for them.
@@ -15,7 +17,6 @@
 #include <vector>
 
 #include "sworker/engine/engine_context.h"
-#include "sworker/model/sampler.h"
 
 namespace fastdecode {
 
@@ -27,14 +28,14 @@ struct PrefillRequest {
 // Host memory of one batch; made once, since pinning is slow.
 struct PrefillBuffers {
   PrefillBuffers(DeviceRuntime& device, int64_t max_tokens, int64_t max_prompts);
-  HostBuffer ids, positions;                             // [max_tokens]
-  HostBuffer last_rows, out_ids, out_logprobs, out_max;  // [max_prompts]
+  HostBuffer ids, positions;  // [max_tokens]
+  HostBuffer out_max;         // [max_prompts]
 };
 
 // Thread rule: the engine thread; tensors are touched by the stream's work alone.
 class PrefillBatch {
  public:
-  // `buffers` is this batch's until it is done.
+  // Prompts of two tokens or more. `buffers` is this batch's until it is done.
   PrefillBatch(EngineContext& context, PrefillBuffers& buffers, std::vector<PrefillRequest> prompts);
 
   // Moves on whatever can: computing, pushing, finishing. Call after any event.
@@ -46,17 +47,14 @@ class PrefillBatch {
 
   struct Prompt {
     PrefillRequest from;
-    int64_t begin = 0, length = 0;  // rows of the batch
+    int64_t begin = 0, length = 0;  // rows of the batch: the prompt's tokens but the last
     bool finish_sent = false, pushed = false, lost = false;
   };
   const std::vector<Prompt>& prompts() const { return prompts_; }
   int tokens() const { return static_cast<int>(total_); }
   const StageTimes& times() const { return times_; }
 
-  bool sampled() const { return sampled_; }  // token() is there
-  int32_t token(size_t prompt) const;
-  float logprob(size_t prompt) const;
-  bool overflowed(size_t prompt) const;
+  bool overflowed(size_t prompt) const;  // done, and not lost
   bool done() const;  // nothing is on the stream, and every prompt is pushed or lost
 
  private:
@@ -75,9 +73,10 @@ class PrefillBatch {
   };
   static constexpr int kRing = 16;
 
+  int layers() const { return context_.model.config().attention.num_layers; }
+  bool computed() const { return next_layer_ == layers(); }
   bool all_lost() const;
   void Compute();
-  void Sampling(const at::Tensor& x);
   void EnqueuePieces(int layer);
   void PushPieces();
   bool PushOne(const Piece& piece);
@@ -89,16 +88,14 @@ class PrefillBatch {
   int64_t total_ = 0;
   int next_layer_ = 0;  // to compute
   bool computing_ = false;
-  bool sampled_ = false;
   StageTimes times_;
   std::deque<Piece> pieces_;
   std::array<Push, kRing> ring_;
   int pushes_ = 0;  // busy entries of the ring
-  std::vector<SamplingRow> sampling_;
-  at::Tensor ids_, positions_, last_rows_, out_ids_, out_logprobs_, out_max_;  // host, of this batch's size
-  at::Tensor x_, device_positions_;                                            // the stream's
-  at::Tensor row_max_;                                                         // [prompts] f32, the stream's
-  std::array<at::Tensor, 2> kv_;                                               // by layer % 2: [rows, 2 * kv_width] f16
+  at::Tensor ids_, positions_, out_max_;  // host, of this batch's size
+  at::Tensor x_, device_positions_;       // the stream's
+  at::Tensor row_max_;                    // [prompts] f32, the stream's
+  std::array<at::Tensor, 2> kv_;          // by layer % 2: [rows, 2 * kv_width] f16
 };
 
 }  // namespace fastdecode

@@ -20,10 +20,10 @@ std::vector<PrefillItem> Admission::Plan() {
   for (auto next = books_.waiting.begin(); next != books_.waiting.end();) {
     Sequence& s = *next++->second;
     if (books_.in_flight >= books_.options.max_batch) break;
-    if (!items.empty() && tokens + s.prompt > books_.options.prefill_tokens_per_step) break;
+    if (!items.empty() && tokens + s.prefill_tokens > books_.options.prefill_tokens_per_step) break;
     if (!books_.FitsLive(s)) continue;  // its R-worker is away: nobody can delay it
     if (reservation && ++looked_at > kLookahead) break;
-    const bool paced = s.decode_steps > 0 && pacer_.Paces(books_);
+    const bool paced = pacer_.Paces(books_);
     const std::optional<Place> place = FindPlace(books_, s, paced);
     if (place && reservation) {
       // Forecasts slip, since prefills take their time: the count makes sure that the head's
@@ -37,7 +37,7 @@ std::vector<PrefillItem> Admission::Plan() {
       books_.TakePlace(s, place->rworker, place->mini_batch);
       if (paced) books_.pair_of(s).start_tokens -= 1;
       items.push_back({s.id, s.rworker});
-      tokens += s.prompt;
+      tokens += s.prefill_tokens;
       continue;
     }
     if (reservation) continue;

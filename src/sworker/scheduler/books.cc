@@ -17,9 +17,7 @@ void EraseValue(std::vector<Sequence*>& values, const Sequence* value) {
 }  // namespace
 
 void Pair::Project(const Sequence& sequence) {
-  if (sequence.decode_steps == 0) return;
-  const int64_t step = projection_.step();
-  projection_.Add({.start = step, .end = step + sequence.decode_steps - 1, .tokens_at_start = sequence.prompt + 1});
+  projection_.Add(sequence.LoadFrom(projection_.step()));
 }
 
 const LoadTracker& Pair::Projection() {
@@ -41,7 +39,6 @@ void Pair::AddPending(Sequence* sequence) {
 int64_t Pair::CommittedPeak() const { return std::max(planned_workload, tracker.Peak()); }
 
 void Demand::Add(const Sequence& sequence, int64_t blocks, int sign) {
-  if (sequence.decode_steps == 0) return;
   sequences += sign;
   decode_steps += sign * static_cast<double>(sequence.decode_steps);
   squared_steps += sign * static_cast<double>(sequence.decode_steps * sequence.decode_steps);
@@ -130,14 +127,8 @@ void Books::TakePlace(Sequence& s, int rworker_index, int mini_batch) {
 }
 
 void Books::Prefilled(Sequence& s) {
-  if (s.decode_steps > 0) {
-    s.phase = Phase::kReady;
-    rworker(s.rworker).ready.push_back(&s);
-    return;
-  }
-  EraseValue(pair_of(s).pending, &s);
-  pair_of(s).Touch();
-  s.phase = Phase::kSpent;
+  s.phase = Phase::kReady;
+  rworker(s.rworker).ready.push_back(&s);
 }
 
 void Books::Join(Sequence& s, int mini_batch) {
@@ -148,8 +139,7 @@ void Books::Join(Sequence& s, int mini_batch) {
   s.mini_batch = mini_batch;
   s.phase = Phase::kDecoding;
   Pair& pair = pair_of(s);
-  const int64_t step = pair.tracker.step();
-  s.load = {.start = step, .end = step + s.decode_steps - 1, .tokens_at_start = s.prompt + 1};
+  s.load = s.LoadFrom(pair.tracker.step());
   pair.tracker.Add(s.load);
   pair.active.push_back(&s);
   pair.Touch();
@@ -165,7 +155,7 @@ void Books::LeavePlace(Sequence& s) {
     pair.tracker.Remove(s.load);
   }
   const int64_t last_step = pair.tracker.step() - 1;
-  if (!was_pending && s.decode_steps > 0 && s.load.end >= last_step) {
+  if (!was_pending && s.load.end >= last_step) {
     pair.live_workload -= s.load.tokens_at_start + last_step - s.load.start;
   }
   pair.Touch();

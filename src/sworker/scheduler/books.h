@@ -17,7 +17,7 @@ namespace fastdecode {
 enum class Phase {
   kWaiting,     // in the queue; holds nothing
   kPrefilling,  // from here on it has a place, a slot of max_batch and its KV blocks
-  kReady,       // prefilled; joins its mini-batch when load control lets it
+  kReady,       // its cache holds what is before the prompt's last token; joins when load control lets it
   kDecoding,    // a row of each pass of its mini-batch
   kSpent,       // all its tokens are made; Finished is due
   kReleasing,   // ended; keeps its KV blocks until the R-worker has let go of them
@@ -27,8 +27,8 @@ struct Sequence {
   SequenceId id = 0;
   uint64_t order = 0;  // of arrival
   Phase phase = Phase::kWaiting;
-  int64_t prompt = 0;
-  int64_t decode_steps = 0;  // max_tokens - 1; 0: prefill alone makes its only token
+  int64_t prefill_tokens = 0;  // the prompt without its last token, which is the first decode step's
+  int64_t decode_steps = 0;    // max_tokens
   int64_t tokens = 0;        // prompt + max_tokens: what its KV blocks are reserved for
   int rworker = -1;
   int mini_batch = -1;
@@ -37,10 +37,14 @@ struct Sequence {
   bool sum_blocked = false;  // kReady: it was the R-worker's limit, over all mini-batches, that held it back
 
   // The most cached tokens that one of its steps reads.
-  int64_t final_tokens() const { return decode_steps == 0 ? 0 : prompt + decode_steps; }
+  int64_t final_tokens() const { return prefill_tokens + decode_steps; }
   // Cached tokens that its steps read, all together.
   int64_t total_workload() const { return workload_of(decode_steps); }
-  int64_t workload_of(int64_t steps) const { return steps * prompt + steps * (steps + 1) / 2; }
+  int64_t workload_of(int64_t steps) const { return steps * prefill_tokens + steps * (steps + 1) / 2; }
+  // Its share of W if its first decode step is `step`.
+  LoadEntry LoadFrom(int64_t step) const {
+    return {.start = step, .end = step + decode_steps - 1, .tokens_at_start = prefill_tokens + 1};
+  }
 };
 
 struct Pair {
@@ -78,7 +82,7 @@ struct RWorker {
 
 // Sums over the sequences that wait or are in flight, for pacing.
 struct Demand {
-  int64_t sequences = 0;  // that decode at all
+  int64_t sequences = 0;
   double decode_steps = 0;
   double squared_steps = 0;  // each one's decode steps, squared
   double final_tokens = 0;
@@ -110,7 +114,7 @@ class Books {
   void DropWaiting(Sequence& s);  // forgets it
   // Out of the queue; takes a slot and KV blocks: kPrefilling.
   void TakePlace(Sequence& s, int rworker, int mini_batch);
-  // kPrefilling to kReady, or to kSpent if token 1 is its only one.
+  // kPrefilling to kReady.
   void Prefilled(Sequence& s);
   // kReady to kDecoding from the next pass of `mini_batch` on; the caller keeps rworker.ready.
   void Join(Sequence& s, int mini_batch);

@@ -1,8 +1,9 @@
 // The future workload of one (R-worker, mini-batch) pair, step by step.
 //
-// Counting. A step is one pass of the pair's mini-batch. Prefill yields token 1, so a
-// sequence with p prompt tokens and g output tokens takes g - 1 steps; the j-th of them,
-// j = 1 .. g-1, reads p + j cached tokens. W of a step is the sum over the sequences that
+// Counting. A step is one pass of the pair's mini-batch. Prefill fills the cache with the
+// prompt but its last token; each step appends one and makes one. So a sequence with p
+// prompt tokens and g output tokens takes g steps; the j-th of them, j = 1 .. g, reads
+// p - 1 + j cached tokens. W of a step is the sum over the sequences that
 // decode in it. Between two ends W only grows, so a limit holds at every step if it holds
 // at every end: Algorithm 1 of FastDecode (arXiv 2403.11421), generalised to unequal
 // prompts, targets and early ends. Its pseudocode adds a new micro-batch to itself and

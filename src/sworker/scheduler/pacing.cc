@@ -82,7 +82,7 @@ void Pacer::OnRound(Books& books) {
 
 void Pacer::Refund(Books& books, const Sequence& s) {
   Pair& pair = books.pair_of(s);
-  if (s.phase == Phase::kSpent || s.decode_steps == 0) return;
+  if (s.phase == Phase::kSpent) return;
   const int64_t made = s.phase == Phase::kDecoding ? pair.tracker.step() - s.load.start : 0;
   pair.start_tokens += 1 - static_cast<double>(s.workload_of(made)) / static_cast<double>(s.total_workload());
 }

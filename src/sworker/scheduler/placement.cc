@@ -17,7 +17,7 @@ int64_t PairLimit(const Books& books, const RWorker& rworker, const Sequence& se
 
 // `peak`: of this mini-batch with the sequence; `others`: summed peaks of the other ones.
 JoinVerdict Judge(const Books& books, const RWorker& rworker, const Sequence& sequence, int64_t peak, int64_t others) {
-  if (!books.options.load_control || sequence.decode_steps == 0) return JoinVerdict::kFits;
+  if (!books.options.load_control) return JoinVerdict::kFits;
   if (peak > PairLimit(books, rworker, sequence)) return JoinVerdict::kPairFull;
   return peak + others > rworker.limit ? JoinVerdict::kRWorkerFull : JoinVerdict::kFits;
 }
@@ -47,8 +47,7 @@ int64_t RoundsUntilFree(const Books& books, const RWorker& rworker, const Sequen
 
 int64_t PeakWith(const LoadTracker& tracker, const Sequence& sequence,
                  int64_t enough = std::numeric_limits<int64_t>::max()) {
-  if (sequence.decode_steps == 0) return tracker.Peak();
-  return tracker.PeakWith(sequence.prompt + 1, sequence.decode_steps, enough);
+  return tracker.PeakWith(sequence.prefill_tokens + 1, sequence.decode_steps, enough);
 }
 
 // Cached tokens that what is in flight on an R-worker reads now.
@@ -56,7 +55,7 @@ int64_t LoadNow(const RWorker& rworker) {
   int64_t load = 0;
   for (const Pair& pair : rworker.pairs) {
     load += pair.tracker.At(pair.tracker.step());
-    for (const Sequence* s : pair.pending) load += s->prompt + 1;
+    for (const Sequence* s : pair.pending) load += s->prefill_tokens + 1;
   }
   return load;
 }
@@ -147,16 +146,17 @@ Reservation::Reservation(Books& books, const Sequence& head, int rworker) : book
 int64_t Reservation::Wait(const Place& place, const Sequence* other, int other_mini_batch) const {
   RWorker& rworker = books_.rworkers[static_cast<size_t>(place.rworker)];
   const int64_t wait = RoundsUntilFree(books_, rworker, head_, other);
-  if (!books_.options.load_control || head_.decode_steps == 0) return wait;
+  if (!books_.options.load_control) return wait;
   const LoadTracker& projection = rworker.pairs[static_cast<size_t>(place.mini_batch)].Projection();
   const int64_t step = projection.step();
   const auto earliest = [&](const LoadTracker& tracker) {
-    return tracker.EarliestStart(step + wait, head_.prompt + 1, head_.decode_steps, PairLimit(books_, rworker, head_)) -
+    return tracker.EarliestStart(step + wait, head_.prefill_tokens + 1, head_.decode_steps,
+                                 PairLimit(books_, rworker, head_)) -
            step;
   };
-  if (other == nullptr || other->decode_steps == 0 || other_mini_batch != place.mini_batch) return earliest(projection);
+  if (other == nullptr || other_mini_batch != place.mini_batch) return earliest(projection);
   LoadTracker with_other = projection;
-  with_other.Add({.start = step, .end = step + other->decode_steps - 1, .tokens_at_start = other->prompt + 1});
+  with_other.Add(other->LoadFrom(step));
   return earliest(with_other);
 }
 

@@ -25,7 +25,7 @@ Status Refusal(const Books& books, const Sequence& s) {
   }
   if (!any) return Unavailable("no R-worker has joined yet");
   std::ostringstream text;
-  text << s.prompt << " prompt tokens and up to " << s.tokens - s.prompt << " output tokens ";
+  text << s.tokens - s.decode_steps << " prompt tokens and up to " << s.decode_steps << " output tokens ";
   if (books.Blocks(s) > most_blocks) {
     text << "need " << books.Blocks(s) << " KV blocks of " << books.options.block_tokens
          << " tokens, the largest R-worker has " << most_blocks << ": shorten the request or raise rworkers.kv_memory";
@@ -102,8 +102,8 @@ Status Scheduler::Submit(SequenceId sequence, int prompt_tokens, int max_tokens)
   CHECK_LE(int64_t{prompt_tokens} + max_tokens, books.options.max_context) << "the caller clips by the context";
   Sequence s;
   s.id = sequence;
-  s.prompt = prompt_tokens;
-  s.decode_steps = max_tokens - 1;
+  s.prefill_tokens = prompt_tokens - 1;
+  s.decode_steps = max_tokens;
   s.tokens = int64_t{prompt_tokens} + max_tokens;
   if (!books.FitsSomewhere(s)) return Refusal(books, s);
   books.Enqueue(s);

@@ -79,11 +79,12 @@ class Scheduler {
   // max_tokens must be clipped by the context before.
   Status Submit(SequenceId sequence, int prompt_tokens, int max_tokens);
 
-  // Prompts to prefill next, up to prefill_tokens_per_step together (a longer one alone).
-  // Their KV blocks are reserved. At most one prefill is in flight: call again after its
+  // Prompts to prefill next (all but the last token of each, which its first pass takes: a
+  // prompt of one has nothing to prefill, yet comes here for its place), up to
+  // prefill_tokens_per_step together (a longer one alone). Their KV blocks are reserved. At most one prefill is in flight: call again after its
   // PrefillDone. Empty: nothing may start now; ask again after the next event or pass.
   std::vector<PrefillItem> PlanPrefill();
-  // The prompt's K/V are on its R-worker and token 1 exists: it may join a mini-batch.
+  // The prefilled K/V are on its R-worker: it may join a mini-batch.
   void PrefillDone(SequenceId sequence);
 
   // The next pass of a mini-batch. Call it at that mini-batch's boundary only: every row

@@ -139,12 +139,6 @@ void ServingCore::OnPassDone(int mini_batch, std::span<const TokenUpdate> tokens
   });
 }
 
-void ServingCore::OnFirstTokens(std::span<const TokenUpdate> tokens) {
-  Post([this, tokens = std::vector<TokenUpdate>(tokens.begin(), tokens.end())] {
-    for (const TokenUpdate& token : tokens) TakeToken(token);
-  });
-}
-
 void ServingCore::TakeToken(const TokenUpdate& token) {
   auto it = live_.find(token.id);
   if (it == live_.end()) return;  // lost
@@ -155,7 +149,7 @@ void ServingCore::TakeToken(const TokenUpdate& token) {
     FinishReason reason;
     if (Ends(live, token.token, &reason)) Answer(&live, reason);
   }
-  if (live.answered && live.stage == Stage::kDecoding) Let(token.id);
+  if (live.answered) Let(token.id);
 }
 
 bool ServingCore::Ends(const Live& live, int32_t token, FinishReason* reason) const {

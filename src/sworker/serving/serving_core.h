@@ -59,7 +59,6 @@ class ServingCore final : public RequestSink, public EngineListener {
 
   // EngineListener
   void OnPassDone(int mini_batch, std::span<const TokenUpdate> tokens) override;
-  void OnFirstTokens(std::span<const TokenUpdate> tokens) override;
   void OnPrefillDone(SequenceId sequence) override;
   void OnFreed(SequenceId sequence) override;
   void OnRWorkerLost(int rworker, const Status& reason) override;

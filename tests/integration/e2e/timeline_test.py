@@ -7,7 +7,7 @@ import subprocess
 from e2e_case import PATIENCE_S, Client, E2eCase, Run, cluster_case, keys, main
 
 SIMULATED = {
-    "schema": 1,
+    "schema": 2,
     "models": [
         {
             "name": "toy",

@@ -27,11 +27,6 @@ class Listener final : public EngineListener {
       for (const TokenUpdate& token : tokens) ids[token.id].push_back(token.token);
     });
   }
-  void OnFirstTokens(std::span<const TokenUpdate> tokens) override {
-    Note([&] {
-      for (const TokenUpdate& token : tokens) ids[token.id].push_back(token.token);
-    });
-  }
   void OnPrefillDone(SequenceId sequence) override {
     Note([&] { prefilled.insert(sequence); });
   }
@@ -118,7 +113,7 @@ TEST_P(EngineTest, PassesGiveHuggingFacesIdsInWhateverOrderEventsCome) {
   for (size_t i = 0; i < kCases; ++i) prompts.push_back(Prompt(i + 10));
   engine_->Prefill(std::move(prompts));
   listener_.Wait([&] { return listener_.prefilled.size() == kCases; });
-  for (size_t step = 1; step < kSteps; ++step) {
+  for (size_t step = 0; step < kSteps; ++step) {
     for (int m = 0; m < kMiniBatches; ++m) {
       PassPlan plan;
       for (int r = 0; r < kRWorkers; ++r) {
@@ -152,7 +147,27 @@ TEST_P(EngineTest, TheNextPrefillFollowsOneThatWasLostWhileItRan) {
   listener_.Wait([&] { return listener_.lost.contains(0); });
   engine_->Prefill({Prompt(11)});  // on R-worker 1
   listener_.Wait([&] { return listener_.prefilled.contains(12); });
+  engine_->RunPass(0, {{{.sequence = 12, .rworker = 1}}});
+  listener_.Wait([&] { return listener_.passes.contains(0); });
   EXPECT_EQ(listener_.ids[12].front(), oracle_.cases[11].greedy_ids.front());
+}
+
+// Nothing is to be prefilled of it: its first pass takes all there is.
+TEST_P(EngineTest, APromptOfOneTokenIsReadyAtOnce) {
+  auto request = std::make_shared<Request>();
+  request->id = 1;
+  request->prompt = {oracle_.cases[0].prompt_ids.front()};
+  std::vector<PrefillRequest> prompts{{.request = request, .rworker = 0}};
+  prompts.push_back(Prompt(11));  // beside one that takes its time
+  engine_->Prefill(std::move(prompts));
+  engine_->RunPass(0, {{{.sequence = 1, .rworker = 0}}});
+  listener_.Wait([&] { return listener_.passes.contains(0); });
+  listener_.Wait([&] { return listener_.prefilled.size() == 2; });
+  EXPECT_EQ(listener_.ids[1].size(), 1u);
+  engine_->Release(1);
+  engine_->Release(12);
+  listener_.Wait([&] { return listener_.freed.size() == 2; });
+  EXPECT_EQ(timeline_.Window().prefill_tokens, oracle_.cases[11].prompt_ids.size() - 1);
 }
 
 // The scheduler may not know yet that the R-worker is gone.

@@ -164,14 +164,14 @@ TEST(PerformanceModelTest, PrefillTakesTheDeviceAndFillsItsGapsFirst) {
   ModelProfile profile = Bare();
   profile.prefill = Curve({{1, 1e-3, 0}, {1001, 11e-3, 0}});
   Deployment deployment = Paper(1000, 16);
-  deployment.prompt_tokens = 101;
+  deployment.prompt_tokens = 102;  // the last of each is decoded
   deployment.output_tokens = 500;
   const SteadyPrediction steady = PredictSteady(profile, deployment);
-  EXPECT_NEAR(32 * 2e-3, steady.prefill_latency_s, 1e-9);
-  EXPECT_NEAR(32 * 3.01e-3, steady.prefill_s, 1e-9);  // two prompts a step, together
+  EXPECT_NEAR(31 * 2e-3, steady.prefill_latency_s, 1e-9);
+  EXPECT_NEAR(31 * 3.01e-3, steady.prefill_s, 1e-9);  // two prompts a step, together
   EXPECT_NEAR(2 * 32 * 6e-3 + steady.prefill_s, steady.step.step_s, 1e-3);
   deployment.rworkers = 1;  // the R-worker holds everything up, and prefill costs nothing
-  EXPECT_NEAR(PredictStep(profile, deployment, 351).step_s, PredictSteady(profile, deployment).step.step_s, 1e-9);
+  EXPECT_NEAR(PredictStep(profile, deployment, 352).step_s, PredictSteady(profile, deployment).step.step_s, 1e-9);
 }
 
 TEST(PerformanceModelTest, MemoryOfLlama7b) {

@@ -128,7 +128,7 @@ TEST(ProfileTest, NamesTheKeyThatCannotBeTrue) {
   EXPECT_THAT(FaultOf([&](json& p) { p["models"].push_back(p["models"][0]); }), HasSubstr("models[1].key"));
   EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["key"]["dtype"] = "fp8"; }), HasSubstr("models[0].key.dtype"));
   EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["layers"] = 3; }), HasSubstr("nearest known key: models[0].layer"));
-  EXPECT_THAT(FaultOf([&](json& p) { p["schema"] = 2; }), HasSubstr("schema: found 2; expected 1"));
+  EXPECT_THAT(FaultOf([&](json& p) { p["schema"] = 3; }), HasSubstr("schema: found 3; expected 2"));
   EXPECT_THAT(FaultOf([&](json& p) { p.erase("schema"); }), HasSubstr("schema: is missing"));
 }
 

@@ -29,7 +29,7 @@ TEST(SchedulerAdmissionTest, RefusesWhatNeverFitsWithTheNumbers) {
   options.workload_limit = 60;
   Scheduler limited(options);
   limited.RWorkerJoined(0, 100);
-  const Status workload = limited.Submit(1, 50, 12);  // its last step reads 50 + 11
+  const Status workload = limited.Submit(1, 50, 12);  // its last step reads 49 + 12
   EXPECT_EQ(workload.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(workload.message(), AllOf(HasSubstr("61 cached tokens"), HasSubstr("limit is 60")));
   EXPECT_TRUE(limited.Submit(2, 50, 11).ok());
@@ -40,7 +40,7 @@ TEST(SchedulerAdmissionTest, PrefillsShareAStepUpToTheBudget) {
   options.prefill_tokens_per_step = 50;
   Scheduler scheduler(options);
   scheduler.RWorkerJoined(0, 1000);
-  const int prompts[] = {20, 30, 1, 80, 10};
+  const int prompts[] = {21, 31, 2, 81, 11};  // one more than is prefilled
   for (SequenceId id = 1; id <= 5; ++id) ASSERT_TRUE(scheduler.Submit(id, prompts[id - 1], static_cast<int>(id)).ok());
   EXPECT_THAT(Prefill(scheduler), ElementsAre(1, 2));
   EXPECT_THAT(Prefill(scheduler), ElementsAre(3));
@@ -107,7 +107,7 @@ TEST(SchedulerAdmissionTest, TheHeadIsNotPassedForEver) {
   SequenceId last = 0;
   const auto submit = [&](int tokens, int all_tokens) {
     ASSERT_TRUE(scheduler.Submit(++last, all_tokens - tokens, tokens).ok());
-    left[last] = tokens - 1;
+    left[last] = tokens;
   };
   submit(40, 50);   // half of the blocks
   submit(20, 100);  // the head: all of them

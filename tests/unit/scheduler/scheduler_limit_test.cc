@@ -40,10 +40,10 @@ TEST(SchedulerLimitTest, AReadySequenceWaitsUntilItFits) {
   options.workload_limit = 50;
   Scheduler scheduler(options);
   scheduler.RWorkerJoined(0, 1000);
-  ASSERT_TRUE(scheduler.Submit(1, 10, 21).ok());  // reads 11 .. 30
+  ASSERT_TRUE(scheduler.Submit(1, 11, 20).ok());  // reads 11 .. 30
   EXPECT_THAT(Prefill(scheduler), ElementsAre(1));
   EXPECT_THAT(Ids(scheduler.PlanPass(0)), ElementsAre(1));  // 11; 19 passes to come, the last reads 30
-  ASSERT_TRUE(scheduler.Submit(2, 18, 4).ok());             // reads 19 .. 21: fits now, not near 1's end
+  ASSERT_TRUE(scheduler.Submit(2, 19, 3).ok());             // reads 19 .. 21: fits now, not near 1's end
   EXPECT_THAT(Ids(scheduler.PlanPrefill()), ElementsAre(2));
   for (int pass = 0; pass < 17; ++pass) EXPECT_THAT(Ids(scheduler.PlanPass(0)), ElementsAre(1));  // reads 28
   scheduler.PrefillDone(2);
@@ -52,10 +52,10 @@ TEST(SchedulerLimitTest, AReadySequenceWaitsUntilItFits) {
 
   Scheduler late(options);
   late.RWorkerJoined(0, 1000);
-  ASSERT_TRUE(late.Submit(1, 10, 21).ok());
+  ASSERT_TRUE(late.Submit(1, 11, 20).ok());
   EXPECT_THAT(Prefill(late), ElementsAre(1));
   EXPECT_THAT(Ids(late.PlanPass(0)), ElementsAre(1));
-  ASSERT_TRUE(late.Submit(2, 18, 4).ok());
+  ASSERT_TRUE(late.Submit(2, 19, 3).ok());
   EXPECT_THAT(Ids(late.PlanPrefill()), ElementsAre(2));
   for (int pass = 0; pass < 16; ++pass) EXPECT_THAT(Ids(late.PlanPass(0)), ElementsAre(1));  // reads 27
   late.PrefillDone(2);
@@ -70,11 +70,11 @@ TEST(SchedulerLimitTest, TheLimitHoldsOverAllMiniBatches) {
   options.workload_limit = 80;
   Scheduler scheduler(options);
   scheduler.RWorkerJoined(0, 1000);
-  ASSERT_TRUE(scheduler.Submit(1, 30, 5).ok());  // reads up to 34, in one of the mini-batches
+  ASSERT_TRUE(scheduler.Submit(1, 31, 4).ok());  // reads up to 34, in one of the mini-batches
   EXPECT_THAT(Prefill(scheduler), ElementsAre(1));
   EXPECT_THAT(Ids(scheduler.PlanPass(0)), ElementsAre(1));
-  ASSERT_TRUE(scheduler.Submit(2, 50, 10).ok());  // reads up to 59 > 80 - 34
-  ASSERT_TRUE(scheduler.Submit(3, 5, 3).ok());    // would fit, but would keep 2 waiting
+  ASSERT_TRUE(scheduler.Submit(2, 51, 9).ok());  // reads up to 59 > 80 - 34
+  ASSERT_TRUE(scheduler.Submit(3, 6, 2).ok());    // would fit, but would keep 2 waiting
   EXPECT_THAT(Prefill(scheduler), IsEmpty());
   EXPECT_THAT(scheduler.PlanPass(1).rows, IsEmpty());
   End(scheduler, 1);
@@ -89,17 +89,17 @@ TEST(SchedulerLimitTest, ThePassInFlightCounts) {
   options.workload_limit = 100;
   Scheduler scheduler(options);
   scheduler.RWorkerJoined(0, 1000);
-  ASSERT_TRUE(scheduler.Submit(1, 10, 36).ok());  // mini-batch 0: reads 11 .. 45
-  ASSERT_TRUE(scheduler.Submit(2, 44, 5).ok());   // mini-batch 1: reads 45 .. 48
+  ASSERT_TRUE(scheduler.Submit(1, 11, 35).ok());  // mini-batch 0: reads 11 .. 45
+  ASSERT_TRUE(scheduler.Submit(2, 45, 4).ok());   // mini-batch 1: reads 45 .. 48
   EXPECT_THAT(Prefill(scheduler), ElementsAre(1, 2));
-  ASSERT_TRUE(scheduler.Submit(3, 10, 4).ok());  // mini-batch 0: reads 11 .. 13
+  ASSERT_TRUE(scheduler.Submit(3, 11, 3).ok());  // mini-batch 0: reads 11 .. 13
   EXPECT_THAT(Ids(scheduler.PlanPrefill()), ElementsAre(3));
   for (int reads = 11; reads <= 28; ++reads) {
     EXPECT_THAT(Ids(scheduler.PlanPass(0)), ElementsAre(1));
     EXPECT_EQ(scheduler.PlanPass(1).rows.size(), reads < 15 ? 1u : 0u);
     if (reads == 14) End(scheduler, 2);
   }
-  ASSERT_TRUE(scheduler.Submit(4, 50, 6).ok());  // mini-batch 1: reads 51 .. 55
+  ASSERT_TRUE(scheduler.Submit(4, 51, 5).ok());  // mini-batch 1: reads 51 .. 55
   EXPECT_THAT(Prefill(scheduler), ElementsAre(4));
   for (int reads = 29; reads <= 33; ++reads) {
     EXPECT_THAT(Ids(scheduler.PlanPass(0)), ElementsAre(1));
@@ -117,12 +117,12 @@ TEST(SchedulerLimitTest, AWaitingSequenceMayChangeItsMiniBatch) {
   options.workload_limit = 100;
   Scheduler scheduler(options);
   scheduler.RWorkerJoined(0, 1000);
-  ASSERT_TRUE(scheduler.Submit(1, 10, 21).ok());  // mini-batch 0: reads 11 .. 30
-  ASSERT_TRUE(scheduler.Submit(2, 10, 31).ok());  // mini-batch 1: reads 11 .. 40
+  ASSERT_TRUE(scheduler.Submit(1, 11, 20).ok());  // mini-batch 0: reads 11 .. 30
+  ASSERT_TRUE(scheduler.Submit(2, 11, 30).ok());  // mini-batch 1: reads 11 .. 40
   EXPECT_THAT(Prefill(scheduler), ElementsAre(1, 2));
   EXPECT_THAT(Ids(scheduler.PlanPass(0)), ElementsAre(1));
   EXPECT_THAT(Ids(scheduler.PlanPass(1)), ElementsAre(2));
-  ASSERT_TRUE(scheduler.Submit(3, 18, 4).ok());  // reads 19 .. 21; mini-batch 0 has the lower peak
+  ASSERT_TRUE(scheduler.Submit(3, 19, 3).ok());  // reads 19 .. 21; mini-batch 0 has the lower peak
   EXPECT_THAT(Ids(scheduler.PlanPrefill()), ElementsAre(3));
   for (int pass = 0; pass < 16; ++pass) {
     scheduler.PlanPass(0);

@@ -14,7 +14,7 @@ TEST(SchedulerPacingTest, PacesEqualLengths) {
     Scheduler scheduler(options);
     scheduler.RWorkerJoined(0, 10'000);
     for (SequenceId id = 1; id <= static_cast<SequenceId>(waiting); ++id) {
-      ASSERT_TRUE(scheduler.Submit(id, 1, 81).ok());
+      ASSERT_TRUE(scheduler.Submit(id, 2, 80).ok());
     }
     int started = 0;
     for (int round = 0; round < 40; ++round) {
@@ -36,7 +36,7 @@ TEST(SchedulerPacingTest, AFasterRWorkerStartsMore) {
   Scheduler scheduler(options);
   scheduler.RWorkerJoined(0, 10'000, 3);
   scheduler.RWorkerJoined(1, 10'000, 1);
-  for (SequenceId id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.Submit(id, 1, 81).ok());
+  for (SequenceId id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.Submit(id, 2, 80).ok());
   std::map<int, int> started;
   for (int round = 0; round < 60; ++round) {
     for (const PrefillItem& item : scheduler.PlanPrefill()) {
@@ -53,12 +53,12 @@ TEST(SchedulerPacingTest, AFasterRWorkerStartsMore) {
 TEST(SchedulerPacingTest, StartTokensDoNotPileUp) {
   Scheduler scheduler(Options());
   scheduler.RWorkerJoined(0, 10'000);
-  ASSERT_TRUE(scheduler.Submit(1, 1, 81).ok());
+  ASSERT_TRUE(scheduler.Submit(1, 2, 80).ok());
   for (int round = 0; round < 70; ++round) {
     Prefill(scheduler);
     EXPECT_EQ(scheduler.PlanPass(0).rows.size(), 1u);
   }
-  for (SequenceId id = 2; id <= 64; ++id) ASSERT_TRUE(scheduler.Submit(id, 1, 81).ok());
+  for (SequenceId id = 2; id <= 64; ++id) ASSERT_TRUE(scheduler.Submit(id, 2, 80).ok());
   EXPECT_EQ(Prefill(scheduler).size(), 1u);
 }
 
@@ -66,7 +66,7 @@ TEST(SchedulerPacingTest, StartTokensDoNotPileUp) {
 TEST(SchedulerPacingTest, EarlyEndsLetOthersStart) {
   Scheduler scheduler(Options());
   scheduler.RWorkerJoined(0, 10'000);
-  for (SequenceId id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.Submit(id, 1, 81).ok());
+  for (SequenceId id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.Submit(id, 2, 80).ok());
   EXPECT_THAT(Prefill(scheduler), ElementsAre(1, 2));
   scheduler.PlanPass(0);
   EXPECT_THAT(Prefill(scheduler), IsEmpty());
@@ -80,7 +80,7 @@ TEST(SchedulerPacingTest, IntervalGroupsTheStarts) {
   options.interval_steps = 20;
   Scheduler scheduler(options);
   scheduler.RWorkerJoined(0, 10'000);
-  for (SequenceId id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.Submit(id, 1, 81).ok());
+  for (SequenceId id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.Submit(id, 2, 80).ok());
   std::map<int, size_t> starts;
   for (int round = 1; round <= 60; ++round) {
     const size_t started = Prefill(scheduler).size();

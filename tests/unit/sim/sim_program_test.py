@@ -23,7 +23,7 @@ def profile(**changes):
         "rworkers": [{"seconds_per_token": 1e-7}],
     }  # fmt: skip
     model.update(changes)
-    return {"schema": 1, "models": [model]}
+    return {"schema": 2, "models": [model]}
 
 
 class Program(unittest.TestCase):
