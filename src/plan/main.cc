@@ -228,12 +228,18 @@ Status WriteConfig(const Wishes& wishes, const Recommendation& recommendation) {
     return InvalidArgument("--hosts names " + std::to_string(choice.hosts.size()) + " R-workers; " +
                            std::to_string(recommendation.deployment.rworkers) + " are recommended");
   }
-  std::ofstream file(FLAGS_write_config);
+  // Read as the S-worker reads it before it takes the place of what is there.
+  const std::string draft = FLAGS_write_config + ".draft";
+  std::ofstream file(draft);
   file << MakeConfig(wishes, recommendation, choice).dump(2) << "\n";
   file.close();
-  if (!file.good()) return InvalidArgument(FLAGS_write_config + " can't be written: " + std::strerror(errno));
-  // What is written is read as the S-worker reads it.
-  return LoadConfig(FLAGS_write_config).status();
+  if (!file.good()) return InvalidArgument(draft + " can't be written: " + std::strerror(errno));
+  Status status = LoadConfig(draft).status();
+  if (status.ok() && std::rename(draft.c_str(), FLAGS_write_config.c_str()) != 0) {
+    status = InvalidArgument(FLAGS_write_config + " can't be written: " + std::strerror(errno));
+  }
+  if (!status.ok()) std::remove(draft.c_str());
+  return status;
 }
 
 int RecommendAll() {

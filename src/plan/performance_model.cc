@@ -32,6 +32,11 @@ double RowsOfRWorker(double rows, const Deployment& deployment, int rworker) {
   return (whole + deployment.rworkers - 1 - rworker) / deployment.rworkers;
 }
 
+// Of one exchange, what keeps the R-worker from attending.
+double OwnWire(const ModelProfile& profile, const RWorkerProfile& rworker, double rows) {
+  return rows > 0 ? kRWorkerShareOfWire * rworker.wire.At(WireBytes(profile.key, rows)) : 0;
+}
+
 PassTimes TimesOf(const ModelProfile& profile, const Deployment& deployment, int rows, double cached) {
   const double n = rows;
   const double layer = profile.layer.At(n);
@@ -45,9 +50,10 @@ PassTimes TimesOf(const ModelProfile& profile, const Deployment& deployment, int
   for (int r = 0; r < deployment.rworkers; ++r) {
     const RWorkerProfile& rworker = RWorkerOf(profile, r);
     const double own = RowsOfRWorker(n, deployment, r);
-    const double wire = own > 0 ? rworker.wire.At(WireBytes(profile.key, n)) : 0;
-    const double half = wire * (1 - kRWorkerShareOfWire) / 2;
-    times.rworkers.push_back({half, AttendSeconds(rworker, own, own * cached) + wire * kRWorkerShareOfWire, half});
+    // The link carries everybody's rows, an R-worker handles its own.
+    const double link = own > 0 ? rworker.wire.At(WireBytes(profile.key, n)) : 0;
+    const double half = link * (1 - kRWorkerShareOfWire) / 2;
+    times.rworkers.push_back({half, AttendSeconds(rworker, own, own * cached) + OwnWire(profile, rworker, own), half});
   }
   return times;
 }
@@ -245,8 +251,7 @@ int64_t WorkloadLimit(const ModelProfile& profile, const Deployment& deployment)
       const RWorkerProfile& rworker = RWorkerOf(profile, r);
       const double own = RowsOfRWorker(rows, deployment, r);
       if (own == 0) continue;  // fewer rows than R-workers: it limits nobody
-      const double wire = kRWorkerShareOfWire * rworker.wire.At(WireBytes(profile.key, rows));
-      const double tokens = TokensWithin(rworker, own, device - wire);
+      const double tokens = TokensWithin(rworker, own, device - OwnWire(profile, rworker, own));
       least = least < 0 ? tokens : std::min(least, tokens);
     }
     limit += std::max(0.0, least);
