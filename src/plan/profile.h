@@ -85,8 +85,8 @@ struct ModelProfile {
   Curve outer;     // of a pass: embedding, final norm, head and sampling. Not a layer's
   Curve serving;   // of a pass: plan, tokens to their clients, what else the S-worker does
   // By tokens of one batch of prompts:
-  Curve prefill;        // one layer but the last: computed, copied and pushed
-  Curve prefill_outer;  // the rest: embedding, the last layer's K and V, acknowledgement
+  Curve prefill;                         // one layer but the last: computed, copied and pushed
+  Curve prefill_outer;                   // the rest: embedding, the last layer's K and V, acknowledgement
   std::vector<RWorkerProfile> rworkers;  // at least one
 };
 

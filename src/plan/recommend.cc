@@ -233,10 +233,10 @@ class Planner {
     if (d.batch == 0) return;
     const double mean = wishes_.prompt_tokens + wishes_.output_tokens / 2;
     const double attention = d.batch * mean * token / wishes_.device_bytes_per_s;
-    const double prefill =
-        PrefillSeconds(wishes_.times, d.layers, wishes_.prompt_tokens - 1) * d.batch / std::max(1.0, wishes_.output_tokens);
-    const double step = d.layers * wishes_.times.layer.At(d.batch) + wishes_.times.outer.At(d.batch) + attention +
-                        prefill;
+    const double prefill = PrefillSeconds(wishes_.times, d.layers, wishes_.prompt_tokens - 1) * d.batch /
+                           std::max(1.0, wishes_.output_tokens);
+    const double step =
+        d.layers * wishes_.times.layer.At(d.batch) + wishes_.times.outer.At(d.batch) + attention + prefill;
     const double rate = d.batch / step;
     result_.options.push_back({"device only", 0, d.batch, step, rate, "KV memory", PerMoney(rate, 0)});
   }

@@ -91,7 +91,8 @@ TEST(PlacementStudyTest, Table) {
                   free.back().longest, free.back().tokens, limited.peak, limited.longest, limited.tokens);
     }
     EXPECT_LT(free[0].peak, free[2].peak) << one.name << ": round-robin";
-    EXPECT_LT(free[0].peak, 1.05 * free[1].peak) << one.name << ": least loaded";
+    // Few long sequences: a sum of peaks is not the peak of a sum.
+    EXPECT_LT(free[0].peak, 1.1 * free[1].peak) << one.name << ": least loaded";
     for (const Outcome& other : {free[1], free[2]}) {
       EXPECT_LT(free[0].longest, 0.9 * other.longest) << one.name;
       EXPECT_GT(free[0].tokens, 1.05 * other.tokens) << one.name;

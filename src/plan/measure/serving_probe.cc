@@ -18,7 +18,8 @@ constexpr std::chrono::minutes kTimeout{5};
 constexpr int kLookMs = 200;  // a signal wakes nobody here
 
 // Follows one run's tokens. The window opens with the first token of the last request, and closes with the
-// first end. Time is taken at that request's tokens alone: those of different mini-batches don't come at even distances.
+// first end. Time is taken at that request's tokens alone: those of different mini-batches don't come at even
+// distances.
 class Window {
  public:
   explicit Window(int batch) : batch_(static_cast<size_t>(batch)) {}

@@ -49,7 +49,7 @@ class EngineListener {
   virtual void OnPassDone(int mini_batch, std::span<const TokenUpdate> tokens) = 0;
   // All of the prompt's K/V but the last token's are on the R-worker: it may decode.
   virtual void OnPrefillDone(SequenceId sequence) = 0;
-  virtual void OnFreed(SequenceId sequence) = 0;        // as Release asked
+  virtual void OnFreed(SequenceId sequence) = 0;  // as Release asked
   virtual void OnRWorkerLost(int rworker, const Status& reason) = 0;
   virtual void OnFatal(const Status& reason) = 0;  // the device failed: nothing goes on
 };

@@ -55,7 +55,7 @@ class PrefillBatch {
   const StageTimes& times() const { return times_; }
 
   bool overflowed(size_t prompt) const;  // done, and not lost
-  bool done() const;  // nothing is on the stream, and every prompt is pushed or lost
+  bool done() const;                     // nothing is on the stream, and every prompt is pushed or lost
 
  private:
   // A run of one prompt's rows of one layer, at most a slot's worth.
@@ -91,7 +91,7 @@ class PrefillBatch {
   StageTimes times_;
   std::deque<Piece> pieces_;
   std::array<Push, kRing> ring_;
-  int pushes_ = 0;  // busy entries of the ring
+  int pushes_ = 0;                        // busy entries of the ring
   at::Tensor ids_, positions_, out_max_;  // host, of this batch's size
   at::Tensor x_, device_positions_;       // the stream's
   at::Tensor row_max_;                    // [prompts] f32, the stream's

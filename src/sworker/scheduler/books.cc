@@ -16,9 +16,7 @@ void EraseValue(std::vector<Sequence*>& values, const Sequence* value) {
 
 }  // namespace
 
-void Pair::Project(const Sequence& sequence) {
-  projection_.Add(sequence.LoadFrom(projection_.step()));
-}
+void Pair::Project(const Sequence& sequence) { projection_.Add(sequence.LoadFrom(projection_.step())); }
 
 const LoadTracker& Pair::Projection() {
   if (pending.empty()) return tracker;

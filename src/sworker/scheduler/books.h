@@ -29,7 +29,7 @@ struct Sequence {
   Phase phase = Phase::kWaiting;
   int64_t prefill_tokens = 0;  // the prompt without its last token, which is the first decode step's
   int64_t decode_steps = 0;    // max_tokens
-  int64_t tokens = 0;        // prompt + max_tokens: what its KV blocks are reserved for
+  int64_t tokens = 0;          // prompt + max_tokens: what its KV blocks are reserved for
   int rworker = -1;
   int mini_batch = -1;
   LoadEntry load;            // kDecoding

@@ -81,8 +81,8 @@ class Scheduler {
 
   // Prompts to prefill next (all but the last token of each, which its first pass takes: a
   // prompt of one has nothing to prefill, yet comes here for its place), up to
-  // prefill_tokens_per_step together (a longer one alone). Their KV blocks are reserved. At most one prefill is in flight: call again after its
-  // PrefillDone. Empty: nothing may start now; ask again after the next event or pass.
+  // prefill_tokens_per_step together (a longer one alone). Their KV blocks are reserved. At most one prefill is in
+  // flight: call again after its PrefillDone. Empty: nothing may start now; ask again after the next event or pass.
   std::vector<PrefillItem> PlanPrefill();
   // The prefilled K/V are on its R-worker: it may join a mini-batch.
   void PrefillDone(SequenceId sequence);

@@ -84,7 +84,7 @@ class TimelineFile(E2eCase):
             layers = json.loads((cluster_case.MODEL / "config.json").read_text())["num_hidden_layers"]
             self.assertGreaterEqual(len(parts), len(passes) * layers)
         decoded = sum(e["args"]["rows"] for e in real if e["name"] == "pass")
-        self.assertEqual(decoded, 6 * 19)  # the first token is prefill's
+        self.assertEqual(decoded, 6 * 20)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ TEST(SchedulerLimitTest, TheLimitHoldsOverAllMiniBatches) {
   EXPECT_THAT(Prefill(scheduler), ElementsAre(1));
   EXPECT_THAT(Ids(scheduler.PlanPass(0)), ElementsAre(1));
   ASSERT_TRUE(scheduler.Submit(2, 51, 9).ok());  // reads up to 59 > 80 - 34
-  ASSERT_TRUE(scheduler.Submit(3, 6, 2).ok());    // would fit, but would keep 2 waiting
+  ASSERT_TRUE(scheduler.Submit(3, 6, 2).ok());   // would fit, but would keep 2 waiting
   EXPECT_THAT(Prefill(scheduler), IsEmpty());
   EXPECT_THAT(scheduler.PlanPass(1).rows, IsEmpty());
   End(scheduler, 1);
