@@ -70,20 +70,30 @@ at::Tensor CachedDecoder::OnStream(const std::function<at::Tensor()>& work) {
 
 at::Tensor CachedDecoder::Prefill(std::span<const std::vector<int32_t>> prompts) {
   StartOver(static_cast<int>(prompts.size()));
-  return OnStream([&] { return RunPrefill(prompts); });
+  return OnStream([&] {
+    RunPrefill(prompts);
+    std::vector<int64_t> sequences;
+    std::vector<int32_t> last;
+    for (const std::vector<int32_t>& prompt : prompts) {
+      sequences.push_back(static_cast<int64_t>(sequences.size()));
+      last.push_back(prompt.back());
+    }
+    return RunDecode(sequences, last);
+  });
 }
 
 at::Tensor CachedDecoder::Decode(std::span<const int64_t> sequences, std::span<const int32_t> tokens) {
   return OnStream([&] { return RunDecode(sequences, tokens); });
 }
 
-at::Tensor CachedDecoder::RunPrefill(std::span<const std::vector<int32_t>> prompts) {
-  std::vector<int64_t> ids, positions, last;
+// All but each prompt's last token, as the S-worker does.
+void CachedDecoder::RunPrefill(std::span<const std::vector<int32_t>> prompts) {
+  std::vector<int64_t> ids, positions;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    ids.insert(ids.end(), prompts[i].begin(), prompts[i].end());
-    lengths_[i] = static_cast<int64_t>(prompts[i].size());
+    CHECK_GT(prompts[i].size(), 1u);
+    ids.insert(ids.end(), prompts[i].begin(), prompts[i].end() - 1);
+    lengths_[i] = static_cast<int64_t>(prompts[i].size()) - 1;
     for (int64_t j = 0; j < lengths_[i]; ++j) positions.push_back(j);
-    last.push_back(static_cast<int64_t>(ids.size()) - 1);
   }
   at::Tensor x = model_.Embed(Longs(ids));
   for (int layer = 0; layer < shape_.num_layers; ++layer) {
@@ -99,7 +109,6 @@ at::Tensor CachedDecoder::RunPrefill(std::span<const std::vector<int32_t>> promp
     }
     x = model_.AttentionOut(layer, x, model_.PrefillAttention(qkv, lengths_));
   }
-  return model_.Logits(at::index_select(x, 0, Longs(last)));
 }
 
 at::Tensor CachedDecoder::RunDecode(std::span<const int64_t> sequences, std::span<const int32_t> tokens) {

@@ -46,7 +46,7 @@ class CachedDecoder {
 
   void StartOver(int sequences);
   at::Tensor OnStream(const std::function<at::Tensor()>& work);
-  at::Tensor RunPrefill(std::span<const std::vector<int32_t>> prompts);
+  void RunPrefill(std::span<const std::vector<int32_t>> prompts);
   at::Tensor RunDecode(std::span<const int64_t> sequences, std::span<const int32_t> tokens);
   Rows& Came(int64_t sequence, int layer) { return came_[static_cast<size_t>(sequence)][static_cast<size_t>(layer)]; }
   void Compare(const Rows& kv, const uint16_t* q, const uint16_t* o);

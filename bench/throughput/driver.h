@@ -30,7 +30,7 @@ struct Measured {
 
 // Which part of a run is measured; all of it unless it says otherwise.
 struct MeasuredPart {
-  bool decode_only = false;  // while all requests decode: from the last one's second token to the first one's end
+  bool decode_only = false;  // while all requests decode: from the last one's first token to the first one's end
   // From the moment when this share of the requests has ended until that one has; what is open
   // or waiting then is cancelled, and is neither an answer nor a failure.
   double from = 0, to = 1;

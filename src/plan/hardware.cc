@@ -78,13 +78,15 @@ ModelProfile ProfileOfHardware(const HardwareFigures& figures, const ModelKey& k
   model.outer = MakeCurve(
       kRows, [&](double b) { return kPassSeconds + MatrixSeconds(rates, head, bytes, b) + b * kSamplingRow; });
   // A prompt's own attention is 4 * tokens * context / 2 multiply-adds a head dimension.
+  const double kv_row = qkv_row - q_row;
   model.prefill = MakeCurve(kPrefillTokens, [&](double n) {
     const double attention = 2 * n * n * key.head_dim * key.num_heads / rates.flops;
-    return rates.launch + MatrixSeconds(rates, parameters, bytes, n) + attention + n * (qkv_row - q_row) / pcie;
+    return rates.launch + MatrixSeconds(rates, parameters, bytes, n) + attention + n * kv_row / pcie;
   });
   const auto qkv = static_cast<double>(key.hidden_size * key.head_dim * (key.num_heads + 2 * key.num_kv_heads));
-  model.prefill_outer =
-      MakeCurve(kPrefillTokens, [&](double n) { return kPassSeconds + MatrixSeconds(rates, qkv, bytes, n); });
+  model.prefill_outer = MakeCurve(kPrefillTokens, [&](double n) {
+    return kPassSeconds + rates.launch + MatrixSeconds(rates, qkv, bytes, n) + n * kv_row / pcie;
+  });
   RWorkerProfile socket;
   socket.address = "a socket";
   socket.attend.seconds_per_token =

@@ -275,7 +275,8 @@ class Planner {
     add("one more R-worker", wishes_.times, d);
     --d.rworkers;
     ModelProfile device = wishes_.times;
-    for (Curve* curve : {&device.layer, &device.outer, &device.prefill}) *curve = Scaled(*curve, 0.5);
+    for (Curve* curve : {&device.layer, &device.outer, &device.prefill, &device.prefill_outer})
+      *curve = Scaled(*curve, 0.5);
     add("a device twice as fast", device, d);
     ModelProfile memory = wishes_.times, link = wishes_.times;
     for (RWorkerProfile& rworker : memory.rworkers) {

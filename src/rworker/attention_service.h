@@ -3,6 +3,7 @@
 //
 // A sequence's life: AppendPrefill for every layer (in pieces, in any order of
 // layers), FinishPrefill, then steps: BeginStep once, Attend once a layer, and Free.
+// One of which nothing is prefilled begins with a step, at position 0.
 // All that is passed in comes from another machine and is bounded before it is
 // believed; an error leaves the cache as it was and says what was expected and what
 // came. Once warm, nothing here allocates or logs, except to word an error.

@@ -61,7 +61,6 @@ int32_t PagedKv::Add(uint64_t sequence) {
   const int32_t slot = free_slots_[static_cast<size_t>(free_count - 1)];
   table_.Insert(sequence, slot);
   slots_[static_cast<size_t>(slot)].sequence = sequence;
-  slots_[static_cast<size_t>(slot)].home = allocator_.Emptiest();
   std::fill_n(&layer_tokens_[LayerIndex(slot, 0)], geometry_.shape.num_layers, 0);
   return slot;
 }
@@ -106,6 +105,8 @@ bool PagedKv::Reserve(int32_t slot, int64_t tokens) {
   const int64_t missing = BlocksMissing(slot, tokens);
   if (missing > allocator_.num_free()) return false;
   Slot& entry = slots_[static_cast<size_t>(slot)];
+  // Not when it is added: a step may add many before it reserves for the first.
+  if (entry.num_blocks == 0) entry.home = allocator_.Emptiest();
   for (int64_t i = 0; i < missing; ++i) {
     tables_[TableIndex(slot) + static_cast<size_t>(entry.num_blocks++)] = IdOf(allocator_.Allocate(entry.home));
   }

@@ -181,22 +181,24 @@ void ClusterSim::DeviceDone(int owner) {
 
 void ClusterSim::PlanPrefill() {
   while (prefill_.empty()) {
-    prefill_ = scheduler_.PlanPrefill();
-    if (prefill_.empty()) break;
+    const std::vector<PrefillItem> items = scheduler_.PlanPrefill();
+    if (items.empty()) break;
     prefill_tokens_ = 0;
-    for (const PrefillItem& item : prefill_) {
+    for (const PrefillItem& item : items) {
       Sequence& s = sequence(item.sequence);
       s.where = Where::kPrefilling;
       s.rworker = item.rworker;
       prefill_tokens_ += s.request.prompt - 1;
+      if (s.request.prompt > 1 && parts_.PrefillTakesTime()) {
+        prefill_.push_back(item);
+      } else {
+        Prefilled(item.sequence);
+      }
     }
+    if (prefill_.empty()) continue;
     prefill_stage_ = 0;
-    const Nanos time = prefill_tokens_ > 0 ? parts_.PrefillStage(prefill_tokens_) : 0;
-    if (time > 0) {
-      StartDevice({.owner = kPrefill, .times = {.compute = time}});
-      return;
-    }
-    EndPrefill();
+    StartDevice({.owner = kPrefill, .times = {.compute = parts_.PrefillStage(prefill_tokens_)}});
+    return;
   }
   PlanIdle();
 }
@@ -214,13 +216,15 @@ void ClusterSim::PrefillStageDone() {
 }
 
 void ClusterSim::EndPrefill() {
-  for (const PrefillItem& item : prefill_) {
-    Sequence& s = sequence(item.sequence);
-    if (s.where != Where::kPrefilling) continue;  // lost meanwhile
-    scheduler_.PrefillDone(item.sequence);
-    s.where = Where::kReady;
-  }
+  for (const PrefillItem& item : prefill_) Prefilled(item.sequence);
   prefill_.clear();
+}
+
+void ClusterSim::Prefilled(SequenceId id) {
+  Sequence& s = sequence(id);
+  if (s.where != Where::kPrefilling) return;  // lost meanwhile
+  scheduler_.PrefillDone(id);
+  s.where = Where::kReady;
 }
 
 void ClusterSim::Lose(int index) {

@@ -111,6 +111,7 @@ class ClusterSim {
   void PlanPrefill();
   void PrefillStageDone();
   void EndPrefill();
+  void Prefilled(SequenceId id);
 
   void PlanPass(int mini_batch);
   void PlanIdle();

@@ -97,7 +97,7 @@ Nanos Parts::Acknowledgement(int rworker) const {
 }
 
 Nanos Parts::PrefillStage(int64_t tokens) {
-  return Device(std::max(1.0, options_.layers - 1.0) / stages_ * profile_.prefill.At(static_cast<double>(tokens)));
+  return Device((options_.layers - 1.0) / stages_ * profile_.prefill.At(static_cast<double>(tokens)));
 }
 
 Nanos Parts::PrefillEnd(int64_t tokens) { return Device(profile_.prefill_outer.At(static_cast<double>(tokens))); }

@@ -50,8 +50,9 @@ class Parts {
   DeviceTimes Stage(StageKind kind, int rows);
   ExchangeTimes Exchange(int rworker, int rows, int64_t workload);
   Nanos Acknowledgement(int rworker) const;  // a message without rows, there and back
-  Nanos PrefillStage(int64_t tokens);        // one of stages()
-  Nanos PrefillEnd(int64_t tokens);          // what does not follow the number of layers
+  bool PrefillTakesTime() const { return !profile_.prefill.empty() || !profile_.prefill_outer.empty(); }
+  Nanos PrefillStage(int64_t tokens);  // one of stages()
+  Nanos PrefillEnd(int64_t tokens);    // what does not follow the number of layers
 
   int stages() const { return stages_; }  // exchanges a pass
   double speed(int rworker) const;        // by R, relative to the profile's first

@@ -212,18 +212,21 @@ void SchedulerSim::CheckWorkload() {
 void SchedulerSim::CheckBooks() {
   const SchedulerStats stats = scheduler_.stats();
   std::vector<int64_t> blocks(kv_blocks_.size());
-  std::vector<int64_t> workload(kv_blocks_.size());
+  std::vector<int64_t> workload(kv_blocks_.size()), held(kv_blocks_.size());
   int64_t in_flight = 0;
   for (const auto& [id, s] : sequences_) {
     const bool flies = s.where == Where::kPrefilling || s.where == Where::kReady || s.where == Where::kDecoding;
     in_flight += flies;
     if (s.where == Where::kDecoding) workload[static_cast<size_t>(s.rworker)] += s.request.prompt + s.tokens;
-    if (flies || s.where == Where::kFreeing) blocks[static_cast<size_t>(s.rworker)] += Blocks(s);
+    if (!flies && s.where != Where::kFreeing) continue;
+    blocks[static_cast<size_t>(s.rworker)] += Blocks(s);
+    ++held[static_cast<size_t>(s.rworker)];
   }
   if (in_flight > options_.scheduler.max_batch) Violate("more than max_batch in flight");
   result_.max_in_flight = std::max(result_.max_in_flight, in_flight);
   if (stats.prefilling + stats.ready + stats.decoding != in_flight) Violate("stats disagree about what is in flight");
   for (size_t r = 0; r < blocks.size(); ++r) {
+    if (held[r] > MaxHeld(options_.scheduler.max_batch)) Violate("an R-worker holds too many sequences");
     if (blocks[r] > kv_blocks_[r]) Violate("KV blocks run out on R-worker " + std::to_string(r));
     if (workload[r] != stats.workload[r]) Violate("stats disagree about W");
     if (blocks[r] != stats.reserved_blocks[r]) Violate("stats disagree about reserved blocks");

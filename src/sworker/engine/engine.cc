@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "common/base/logging.h"
@@ -51,47 +52,56 @@ void Engine::Post(std::function<void()> work) {
 
 void Engine::Prefill(std::vector<PrefillRequest> prompts) {
   Post([this, prompts = std::move(prompts)]() mutable {
-    CHECK(next_prefill_.empty() && !prompts.empty());
-    next_prefill_ = std::move(prompts);
+    std::vector<SequenceId> ready;
+    std::vector<PrefillRequest> rest;
+    for (PrefillRequest& prompt : prompts) {
+      if (prompt.request->prompt.size() > 1) {
+        rest.push_back(std::move(prompt));
+      } else {
+        Begin(prompt);
+        ready.push_back(prompt.request->id);
+      }
+    }
+    if (!rest.empty()) next_prefills_.push_back(std::move(rest));
     if (prefill_ == nullptr) StartPrefill();
+    if (!ready.empty()) listener_.OnPrefillDone(ready);
   });
 }
 
+void Engine::Begin(const PrefillRequest& prompt) {
+  const std::vector<int32_t>& tokens = prompt.request->prompt;
+  sequences_[prompt.request->id] = {.request = prompt.request,
+                                    .rworker = prompt.rworker,
+                                    .position = static_cast<int64_t>(tokens.size()) - 1,
+                                    .token = tokens.back()};
+}
+
 void Engine::StartPrefill() {
-  std::vector<PrefillRequest> prompts;
-  for (PrefillRequest& prompt : std::exchange(next_prefill_, {})) {
-    const std::vector<int32_t>& tokens = prompt.request->prompt;
-    const SequenceId id = prompt.request->id;
-    sequences_[id] = {.request = prompt.request,
-                      .rworker = prompt.rworker,
-                      .position = static_cast<int64_t>(tokens.size()) - 1,
-                      .token = tokens.back()};
-    if (tokens.size() > 1) {
-      prompts.push_back(std::move(prompt));
-    } else {
-      listener_.OnPrefillDone(id);
-    }
-  }
-  if (prompts.empty()) return;
+  if (next_prefills_.empty()) return;
+  std::vector<PrefillRequest> prompts = std::move(next_prefills_.front());
+  next_prefills_.pop_front();
+  for (const PrefillRequest& prompt : prompts) Begin(prompt);
   prefill_ = std::make_unique<PrefillBatch>(context_, prefill_buffers_, std::move(prompts));
   UpdateIdle();
   prefill_->Advance();
 }
 
+void Engine::PromptPushed(SequenceId id) {
+  if (prefill_ == nullptr) return;  // Of a batch that ended with its R-worker.
+  const std::optional<size_t> index = prefill_->Pushed(id);
+  if (!index.has_value()) return;
+  timeline_.Prefilled(static_cast<int>(prefill_->prompts()[*index].length));
+  auto it = sequences_.find(id);
+  if (it != sequences_.end() && prefill_->overflowed(*index)) WarnOverflow(&it->second);
+  listener_.OnPrefillDone({&id, 1});
+}
+
 void Engine::EndPrefill() {
-  for (size_t i = 0; i < prefill_->prompts().size(); ++i) {
-    const PrefillBatch::Prompt& prompt = prefill_->prompts()[i];
-    auto it = sequences_.find(prompt.from.request->id);
-    if (it == sequences_.end()) continue;
-    if (prompt.lost) {
-      sequences_.erase(it);
-    } else if (prefill_->overflowed(i)) {
-      WarnOverflow(&it->second);
-    }
+  for (const PrefillBatch::Prompt& prompt : prefill_->prompts()) {
+    if (prompt.lost) sequences_.erase(prompt.from.request->id);
   }
-  timeline_.Prefilled(prefill_->tokens());
   prefill_.reset();
-  if (!next_prefill_.empty()) StartPrefill();
+  StartPrefill();
   UpdateIdle();
 }
 
@@ -197,9 +207,7 @@ void Engine::Handle(AttentionEvent& event) {
       passes_[static_cast<size_t>(event.mini_batch)]->Attended(event);
       break;
     case AttentionEvent::Kind::kPrefillDone:
-      if (prefill_ == nullptr) break;  // Of a batch that ended with its R-worker.
-      prefill_->Pushed(event.sequence);
-      listener_.OnPrefillDone(event.sequence);
+      PromptPushed(event.sequence);
       break;
     case AttentionEvent::Kind::kFreed:
       listener_.OnFreed(event.sequence);

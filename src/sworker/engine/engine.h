@@ -4,7 +4,7 @@
 //
 // An event loop on a thread of its own, which owns the attention backend (and so the
 // data endpoints): commands from the scheduler's thread, ends of work on the stream,
-// and attention events move small state machines (DecodePass, Prefill) forward. It
+// and attention events move small state machines (DecodePass, PrefillBatch) forward. It
 // decides nothing: which rows run is the scheduler's business, when a sequence ends
 // the serving core's.
 #pragma once
@@ -12,6 +12,7 @@
 #include <poll.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -47,8 +48,8 @@ class EngineListener {
   virtual ~EngineListener() = default;
   // A pass ended: a token for each row whose R-worker was there to the end.
   virtual void OnPassDone(int mini_batch, std::span<const TokenUpdate> tokens) = 0;
-  // All of the prompt's K/V but the last token's are on the R-worker: it may decode.
-  virtual void OnPrefillDone(SequenceId sequence) = 0;
+  // All K/V of these prompts but their last tokens' are on the R-workers: they may decode.
+  virtual void OnPrefillDone(std::span<const SequenceId> sequences) = 0;
   virtual void OnFreed(SequenceId sequence) = 0;  // as Release asked
   virtual void OnRWorkerLost(int rworker, const Status& reason) = 0;
   virtual void OnFatal(const Status& reason) = 0;  // the device failed: nothing goes on
@@ -65,7 +66,8 @@ class Engine {
   void Stop();  // Drops what runs; joins the thread.
 
   // Commands; any thread. They run on the engine thread in the order of the calls.
-  // One at a time: the next once every prompt of the last one is done (OnPrefillDone) or lost.
+  // One batch is on the device at a time: the next starts when every prompt of the last one is
+  // done (OnPrefillDone) or lost.
   void Prefill(std::vector<PrefillRequest> prompts);
   void RunPass(int mini_batch, PassPlan plan);  // one in flight a mini-batch
   void NoPass(int mini_batch);                  // nothing to decode until the next RunPass
@@ -80,7 +82,9 @@ class Engine {
   void Handle(AttentionEvent& event);
   void StartPass(int mini_batch, const PassPlan& plan);
   void FinishPass(int mini_batch);
+  void Begin(const PrefillRequest& prompt);
   void StartPrefill();
+  void PromptPushed(SequenceId sequence);
   void EndPrefill();
   void WarnOverflow(EngineSequence* sequence);
   void UpdateIdle();
@@ -95,9 +99,10 @@ class Engine {
   EngineContext context_;
   PrefillBuffers prefill_buffers_;
   std::vector<std::unique_ptr<DecodePass>> passes_;
-  std::vector<bool> planned_;                 // a mini-batch: a plan is expected or runs
-  std::unique_ptr<PrefillBatch> prefill_;     // null: none in flight
-  std::vector<PrefillRequest> next_prefill_;  // waits for the remains of one whose prompts were lost
+  std::vector<bool> planned_;              // a mini-batch: a plan is expected or runs
+  std::unique_ptr<PrefillBatch> prefill_;  // null: none in flight
+  // They wait for the remains of one whose prompts were lost.
+  std::deque<std::vector<PrefillRequest>> next_prefills_;
   std::unordered_map<SequenceId, EngineSequence> sequences_;
   std::vector<StageEnd> ends_;
   uint64_t next_step_ = 0;

@@ -167,10 +167,13 @@ void PrefillBatch::FinishPrompts() {
   }
 }
 
-void PrefillBatch::Pushed(SequenceId sequence) {
-  for (Prompt& prompt : prompts_) {
-    if (prompt.from.request->id == sequence) prompt.pushed = true;
+std::optional<size_t> PrefillBatch::Pushed(SequenceId sequence) {
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    if (prompts_[i].from.request->id != sequence) continue;
+    prompts_[i].pushed = true;
+    return i;
   }
+  return std::nullopt;
 }
 
 void PrefillBatch::Lost(int rworker) {

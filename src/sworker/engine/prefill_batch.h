@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sworker/engine/engine_context.h"
@@ -40,9 +41,9 @@ class PrefillBatch {
 
   // Moves on whatever can: computing, pushing, finishing. Call after any event.
   void Advance();
-  void ComputeDone();                // StageId::Owner::kPrefill
-  void PushDone(int ring_index);     // StageId::Owner::kPush
-  void Pushed(SequenceId sequence);  // kPrefillDone
+  void ComputeDone();                                 // StageId::Owner::kPrefill
+  void PushDone(int ring_index);                      // StageId::Owner::kPush
+  std::optional<size_t> Pushed(SequenceId sequence);  // kPrefillDone: which prompt it is; none of this batch's
   void Lost(int rworker);
 
   struct Prompt {
@@ -52,9 +53,8 @@ class PrefillBatch {
   };
   const std::vector<Prompt>& prompts() const { return prompts_; }
   int tokens() const { return static_cast<int>(total_); }
-  const StageTimes& times() const { return times_; }
 
-  bool overflowed(size_t prompt) const;  // done, and not lost
+  bool overflowed(size_t prompt) const;  // once it is pushed
   bool done() const;                     // nothing is on the stream, and every prompt is pushed or lost
 
  private:

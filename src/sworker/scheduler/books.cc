@@ -117,6 +117,7 @@ void Books::TakePlace(Sequence& s, int rworker_index, int mini_batch) {
   s.phase = Phase::kPrefilling;
   RWorker& r = rworker(rworker_index);
   r.reserved_blocks += Blocks(s);
+  ++r.held;
   CHECK_LE(r.reserved_blocks, r.total_blocks);
   pair_of(s).AddPending(&s);
   mini_batch_sizes[static_cast<size_t>(mini_batch)] += 1;

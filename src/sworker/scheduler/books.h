@@ -75,6 +75,7 @@ struct RWorker {
   double speed = 1.0;
   int64_t total_blocks = 0;
   int64_t reserved_blocks = 0;
+  int64_t held = 0;              // sequences with reserved blocks
   int64_t limit = 0;             // W over all mini-batches
   std::vector<Pair> pairs;       // a mini-batch
   std::vector<Sequence*> ready;  // kReady, first prefilled first

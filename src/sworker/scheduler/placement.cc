@@ -90,6 +90,7 @@ std::optional<Place> FindPlace(Books& books, const Sequence& sequence, bool pace
   for (int r = 0; r < static_cast<int>(books.rworkers.size()); ++r) {
     RWorker& rworker = books.rworkers[static_cast<size_t>(r)];
     if (!rworker.live || rworker.reserved_blocks + blocks > rworker.total_blocks) continue;
+    if (rworker.held >= MaxHeld(books.options.max_batch)) continue;
     int64_t peaks = 0;
     for (Pair& pair : rworker.pairs) peaks += std::max(pair.planned_workload, pair.Projection().Peak());
     // A peak above this is refused, or higher than the best one: no need to know how high.

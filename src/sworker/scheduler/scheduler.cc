@@ -86,6 +86,7 @@ std::vector<SequenceId> Scheduler::RWorkerLost(int rworker) {
   }
   r.live = false;
   r.reserved_blocks = 0;
+  r.held = 0;
   for (Pair& pair : r.pairs) {
     CHECK_EQ(pair.live_workload, 0);
     pair.planned_workload = 0;
@@ -141,6 +142,7 @@ void Scheduler::BlocksFreed(SequenceId sequence) {
   RWorker& rworker = books.rworker(s->rworker);
   rworker.reserved_blocks -= books.Blocks(*s);
   CHECK_GE(rworker.reserved_blocks, 0);
+  --rworker.held;
   books.Forget(*s);
 }
 

@@ -36,6 +36,10 @@ struct SchedulerOptions {
   PlacementRule placement = PlacementRule::kLowestPeak;
 };
 
+// Sequences that an R-worker holds at most: those in flight, and those that have ended while
+// their blocks are on the way back.
+inline int MaxHeld(int max_batch) { return 2 * max_batch; }
+
 // A prompt to prefill now, with its place.
 struct PrefillItem {
   SequenceId sequence = 0;

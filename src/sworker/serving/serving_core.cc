@@ -182,21 +182,23 @@ void ServingCore::Let(SequenceId id) {
   }
 }
 
-void ServingCore::OnPrefillDone(SequenceId sequence) {
-  Post([this, sequence] {
-    prefilling_.erase(sequence);
-    auto it = live_.find(sequence);
-    if (it == live_.end()) {  // Lost, yet taken in by the same R-worker's next life.
-      engine_->Release(sequence);
-      return;
-    }
-    if (it->second.answered) {
-      Let(sequence);
-    } else {
-      it->second.stage = Stage::kReady;
-      scheduler_.PrefillDone(sequence);
-    }
+void ServingCore::OnPrefillDone(std::span<const SequenceId> sequences) {
+  Post([this, sequences = std::vector<SequenceId>(sequences.begin(), sequences.end())] {
+    for (SequenceId id : sequences) HandlePrefillDone(id);
   });
+}
+
+void ServingCore::HandlePrefillDone(SequenceId id) {
+  prefilling_.erase(id);
+  auto it = live_.find(id);
+  if (it == live_.end()) {  // Lost, yet taken in by the same R-worker's next life.
+    engine_->Release(id);
+  } else if (it->second.answered) {
+    Let(id);
+  } else {
+    it->second.stage = Stage::kReady;
+    scheduler_.PrefillDone(id);
+  }
 }
 
 void ServingCore::OnFreed(SequenceId sequence) {

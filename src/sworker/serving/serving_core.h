@@ -59,7 +59,7 @@ class ServingCore final : public RequestSink, public EngineListener {
 
   // EngineListener
   void OnPassDone(int mini_batch, std::span<const TokenUpdate> tokens) override;
-  void OnPrefillDone(SequenceId sequence) override;
+  void OnPrefillDone(std::span<const SequenceId> sequences) override;
   void OnFreed(SequenceId sequence) override;
   void OnRWorkerLost(int rworker, const Status& reason) override;
   void OnFatal(const Status& reason) override;
@@ -92,6 +92,7 @@ class ServingCore final : public RequestSink, public EngineListener {
   void Let(SequenceId id);  // Answered and computing no more: give its place back.
   void HandleRWorkerLost(int rworker, const Status& reason);
   void HandleCancel(SequenceId id);
+  void HandlePrefillDone(SequenceId id);
   void EndAll(const std::string& code, const std::string& message);
   void Flush();  // publishes what has collected
 

@@ -34,8 +34,7 @@ SessionOptions MakeSessionOptions(const Config& config) {
   options.block_tokens = config.rworkers.block_tokens;
   options.kv = {kernels::CodeOf(config.rworkers.kv_dtype.keys), kernels::CodeOf(config.rworkers.kv_dtype.values)};
   options.max_context = config.max_context;
-  // Those in flight, and those that ended while their blocks are on the way to be freed.
-  options.max_sequences = 2 * config.pipeline.max_batch;
+  options.max_sequences = MaxHeld(config.pipeline.max_batch);
   options.mini_batches = config.pipeline.mini_batches;
   options.max_rows = RowsOfMiniBatch(config.pipeline);
   options.heartbeat_ms = config.transport.heartbeat_ms;

@@ -65,12 +65,16 @@ AttentionEvent RemoteDecoder::Wait(AttentionEvent::Kind kind) {
 }
 
 at::Tensor RemoteDecoder::Prefill(std::span<const std::vector<int32_t>> prompts) {
-  std::vector<at::Tensor> logits;
+  std::vector<int64_t> sequences;
+  std::vector<int32_t> last;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    const int64_t length = static_cast<int64_t>(prompts[i].size());
+    sequences.push_back(static_cast<int64_t>(i));
+    last.push_back(prompts[i].back());
+    const int64_t length = static_cast<int64_t>(prompts[i].size()) - 1;
     lengths_.push_back(length);
+    if (length == 0) continue;
     at::Tensor x, qkv;
-    OnStream([&] { x = model_.Embed(Ids(std::span<const int32_t>(prompts[i]))); });
+    OnStream([&] { x = model_.Embed(Ids(std::span<const int32_t>(prompts[i]).first(prompts[i].size() - 1))); });
     for (int layer = 0; layer < shape_.num_layers; ++layer) {
       at::Tensor kv;
       OnStream([&] {
@@ -85,9 +89,8 @@ at::Tensor RemoteDecoder::Prefill(std::span<const std::vector<int32_t>> prompts)
       CHECK(!attention_->Poll().has_value());
     }
     CHECK_EQ(Wait(AttentionEvent::Kind::kPrefillDone).sequence, i + 1);
-    OnStream([&] { logits.push_back(model_.Logits(x.narrow(0, length - 1, 1))); });
   }
-  return at::cat(logits);
+  return Decode(sequences, last);
 }
 
 void RemoteDecoder::Push(int64_t sequence, int layer, const at::Tensor& kv) {

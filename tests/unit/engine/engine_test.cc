@@ -27,8 +27,8 @@ class Listener final : public EngineListener {
       for (const TokenUpdate& token : tokens) ids[token.id].push_back(token.token);
     });
   }
-  void OnPrefillDone(SequenceId sequence) override {
-    Note([&] { prefilled.insert(sequence); });
+  void OnPrefillDone(std::span<const SequenceId> sequences) override {
+    Note([&] { prefilled.insert(sequences.begin(), sequences.end()); });
   }
   void OnFreed(SequenceId sequence) override {
     Note([&] { freed.insert(sequence); });
@@ -150,6 +150,19 @@ TEST_P(EngineTest, TheNextPrefillFollowsOneThatWasLostWhileItRan) {
   engine_->RunPass(0, {{{.sequence = 12, .rworker = 1}}});
   listener_.Wait([&] { return listener_.passes.contains(0); });
   EXPECT_EQ(listener_.ids[12].front(), oracle_.cases[11].greedy_ids.front());
+}
+
+// Whoever plans does not know what of a lost one still runs.
+TEST_P(EngineTest, SeveralPrefillsMayWaitForTheRemainsOfALostOne) {
+  std::promise<void> all_wait;
+  engine_->Post([&] { all_wait.get_future().wait(); });
+  engine_->Prefill({Prompt(10)});  // on R-worker 0
+  engine_->Post([this] { attention_->Lose(0); });
+  engine_->Prefill({Prompt(11)});
+  engine_->Prefill({Prompt(13)});
+  all_wait.set_value();
+  listener_.Wait([&] { return listener_.prefilled.contains(12) && listener_.prefilled.contains(14); });
+  EXPECT_FALSE(listener_.prefilled.contains(11));
 }
 
 // Nothing is to be prefilled of it: its first pass takes all there is.

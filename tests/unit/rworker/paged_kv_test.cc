@@ -123,8 +123,8 @@ TEST(PagedKv, ASequencesBlocksLieInOnePartWhileThereAreAny) {
     return first / part;
   };
   const int32_t a = kv.Add(1);
+  const int32_t b = kv.Add(2);  // in one step
   ASSERT_TRUE(kv.Reserve(a, 4 * 32 + 1));
-  const int32_t b = kv.Add(2);
   ASSERT_TRUE(kv.Reserve(b, 5 * 32));
   EXPECT_NE(kv.home(a), kv.home(b));
   for (int layer = 0; layer < 3; ++layer) {

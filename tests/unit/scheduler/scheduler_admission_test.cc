@@ -48,6 +48,24 @@ TEST(SchedulerAdmissionTest, PrefillsShareAStepUpToTheBudget) {
   EXPECT_THAT(Prefill(scheduler), ElementsAre(5));
 }
 
+// It makes no more room for those that have ended than for those in flight.
+TEST(SchedulerAdmissionTest, AnRWorkerThatIsSlowToFreeGetsNoMore) {
+  SchedulerOptions options = Options();
+  options.max_batch = 2;
+  options.load_control = false;
+  Scheduler scheduler(options);
+  scheduler.RWorkerJoined(0, 1000);
+  for (SequenceId id = 1; id <= 5; ++id) ASSERT_TRUE(scheduler.Submit(id, 1, 1).ok());
+  for (SequenceId id : {1, 3}) {
+    EXPECT_THAT(Prefill(scheduler), ElementsAre(id, id + 1));
+    scheduler.Finished(id);
+    scheduler.Finished(id + 1);
+  }
+  EXPECT_THAT(Prefill(scheduler), IsEmpty()) << "it holds four";
+  scheduler.BlocksFreed(2);
+  EXPECT_THAT(Prefill(scheduler), ElementsAre(5));
+}
+
 TEST(SchedulerAdmissionTest, LowestPeakInUnitsOfSpeed) {
   SchedulerOptions options = Options();
   options.num_rworkers = 2;
