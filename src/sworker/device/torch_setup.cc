@@ -8,7 +8,6 @@
 
 #include <cstdlib>
 #include <mutex>
-#include <new>
 #include <string>
 
 #include "common/base/logging.h"
@@ -29,9 +28,9 @@ class GlogWarnings : public c10::WarningHandler {
 class HugePageAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes < kHugePage) return base_->allocate(bytes);
     void* memory = nullptr;
-    if (posix_memalign(&memory, kHugePage, bytes) != 0) throw std::bad_alloc();
+    // Where memory is short, libtorch's own error says so.
+    if (bytes < kHugePage || posix_memalign(&memory, kHugePage, bytes) != 0) return base_->allocate(bytes);
     (void)madvise(memory, bytes, MADV_HUGEPAGE);
     return {memory, memory, base_->raw_deleter(), c10::DeviceType::CPU};
   }
@@ -48,8 +47,8 @@ class HugePageAllocator final : public c10::Allocator {
 void InitTorch() {
   static std::once_flag once;  // libtorch refuses a second number of inter-op threads.
   std::call_once(once, [] {
-    static HugePageAllocator allocator;
-    c10::SetCPUAllocator(&allocator, /*priority=*/1);
+    static auto* const allocator = new HugePageAllocator;  // for whatever outlives main
+    c10::SetCPUAllocator(allocator, /*priority=*/1);
     static GlogWarnings warnings;
     c10::WarningUtils::set_warning_handler(&warnings);
     c10::SetStackTraceFetcher([]() -> std::string { return {}; });
