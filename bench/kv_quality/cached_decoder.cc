@@ -88,26 +88,29 @@ at::Tensor CachedDecoder::Decode(std::span<const int64_t> sequences, std::span<c
 
 // All but each prompt's last token, as the S-worker does.
 void CachedDecoder::RunPrefill(std::span<const std::vector<int32_t>> prompts) {
-  std::vector<int64_t> ids, positions;
+  std::vector<int64_t> ids, positions, lengths, sequences;  // of those that have such tokens
   for (size_t i = 0; i < prompts.size(); ++i) {
-    CHECK_GT(prompts[i].size(), 1u);
-    ids.insert(ids.end(), prompts[i].begin(), prompts[i].end() - 1);
     lengths_[i] = static_cast<int64_t>(prompts[i].size()) - 1;
+    if (lengths_[i] == 0) continue;
+    ids.insert(ids.end(), prompts[i].begin(), prompts[i].end() - 1);
     for (int64_t j = 0; j < lengths_[i]; ++j) positions.push_back(j);
+    lengths.push_back(lengths_[i]);
+    sequences.push_back(static_cast<int64_t>(i));
   }
+  if (sequences.empty()) return;
   at::Tensor x = model_.Embed(Longs(ids));
   for (int layer = 0; layer < shape_.num_layers; ++layer) {
     const at::Tensor qkv = model_.AttentionIn(layer, x, Longs(positions));
     int64_t row = 0;
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      const auto sequence = static_cast<int64_t>(i);
-      Rows& kv = Came(sequence, layer);
-      kv = HalfRows(qkv.narrow(0, row, lengths_[i]).narrow(1, shape_.q_width(), 2 * shape_.kv_width()));
-      const Status status = service_->AppendPrefill(static_cast<uint64_t>(i), layer, 0, lengths_[i], kv.data());
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      Rows& kv = Came(sequences[i], layer);
+      kv = HalfRows(qkv.narrow(0, row, lengths[i]).narrow(1, shape_.q_width(), 2 * shape_.kv_width()));
+      const Status status =
+          service_->AppendPrefill(static_cast<uint64_t>(sequences[i]), layer, 0, lengths[i], kv.data());
       CHECK(status.ok()) << status.ToString();
-      row += lengths_[i];
+      row += lengths[i];
     }
-    x = model_.AttentionOut(layer, x, model_.PrefillAttention(qkv, lengths_));
+    x = model_.AttentionOut(layer, x, model_.PrefillAttention(qkv, lengths));
   }
 }
 

@@ -52,7 +52,6 @@ class PrefillBatch {
     bool finish_sent = false, pushed = false, lost = false;
   };
   const std::vector<Prompt>& prompts() const { return prompts_; }
-  int tokens() const { return static_cast<int>(total_); }
 
   bool overflowed(size_t prompt) const;  // once it is pushed
   bool done() const;                     // nothing is on the stream, and every prompt is pushed or lost
