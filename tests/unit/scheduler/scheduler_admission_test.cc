@@ -56,7 +56,7 @@ TEST(SchedulerAdmissionTest, AnRWorkerThatIsSlowToFreeGetsNoMore) {
   Scheduler scheduler(options);
   scheduler.RWorkerJoined(0, 1000);
   for (SequenceId id = 1; id <= 5; ++id) ASSERT_TRUE(scheduler.Submit(id, 1, 1).ok());
-  for (SequenceId id : {1, 3}) {
+  for (const SequenceId id : {SequenceId{1}, SequenceId{3}}) {
     EXPECT_THAT(Prefill(scheduler), ElementsAre(id, id + 1));
     scheduler.Finished(id);
     scheduler.Finished(id + 1);
