@@ -27,9 +27,17 @@ struct Outcome {
   double tokens = 0;   // a unit of time
 };
 
+// Answers of one token (two of Mooncake's) are left out: they come and go in one step, a peak whatever the rule.
+std::vector<SimRequest> RequestsOf(const Case& one) {
+  std::vector<SimRequest> requests = TraceRequests(one.trace, one.requests, one.context);
+  std::erase_if(requests, [](const SimRequest& request) { return request.max_tokens == 1; });
+  return requests;
+}
+
 // Without load control: placement alone decides. The R-part of the mean W takes as long as the S-part.
-Outcome Simulate(const Case& one, PlacementRule rule, bool load_control, double mean_workload) {
+Outcome SimulateOnce(const Case& one, PlacementRule rule, bool load_control, double mean_workload, uint32_t seed) {
   SimOptions options;
+  options.seed = seed;
   options.scheduler = {.mini_batches = 2,
                        .max_batch = one.batch,
                        .prefill_tokens_per_step = 1 << 20,
@@ -44,7 +52,7 @@ Outcome Simulate(const Case& one, PlacementRule rule, bool load_control, double 
   options.max_free_passes = 0;
   if (load_control) options.scheduler.workload_limit = static_cast<int64_t>(1.1 * mean_workload);
   if (mean_workload > 0) options.cost = {.s_base = 1, .s_row = 0, .r_token = 2 / mean_workload};
-  const SimResult result = SchedulerSim(options, TraceRequests(one.trace, one.requests, one.context)).Run();
+  const SimResult result = SchedulerSim(options, RequestsOf(one)).Run();
   for (const std::string& violation : result.violations) ADD_FAILURE() << violation;
   double speeds = 0;
   for (const double speed : one.speeds) speeds += speed;
@@ -52,6 +60,19 @@ Outcome Simulate(const Case& one, PlacementRule rule, bool load_control, double 
   const double mean = result.mean_workload * static_cast<double>(one.speeds.size()) / speeds;
   return {result.peak_relative_workload / mean, result.max_pass_time,
           static_cast<double>(result.decoded_tokens) / std::max(1e-9, result.time)};
+}
+
+// How long prefills take is drawn, and of few long sequences a peak says as much of that as of the rule: the mean.
+Outcome Simulate(const Case& one, PlacementRule rule, bool load_control, double mean_workload) {
+  constexpr uint32_t kSeeds = 5;
+  Outcome mean;
+  for (uint32_t seed = 0; seed < kSeeds; ++seed) {
+    const Outcome outcome = SimulateOnce(one, rule, load_control, mean_workload, seed);
+    mean.peak += outcome.peak / kSeeds;
+    mean.longest += outcome.longest / kSeeds;
+    mean.tokens += outcome.tokens / kSeeds;
+  }
+  return mean;
 }
 
 double MeanWorkload(const Case& one) {
@@ -66,7 +87,7 @@ double MeanWorkload(const Case& one) {
   options.check_books = false;
   double speeds = 0;
   for (const double speed : one.speeds) speeds += speed;
-  return SchedulerSim(options, TraceRequests(one.trace, one.requests, one.context)).Run().mean_workload / speeds;
+  return SchedulerSim(options, RequestsOf(one)).Run().mean_workload / speeds;
 }
 
 TEST(PlacementStudyTest, Table) {
@@ -91,8 +112,7 @@ TEST(PlacementStudyTest, Table) {
                   free.back().longest, free.back().tokens, limited.peak, limited.longest, limited.tokens);
     }
     EXPECT_LT(free[0].peak, free[2].peak) << one.name << ": round-robin";
-    // Few long sequences: a sum of peaks is not the peak of a sum.
-    EXPECT_LT(free[0].peak, 1.1 * free[1].peak) << one.name << ": least loaded";
+    EXPECT_LT(free[0].peak, 1.05 * free[1].peak) << one.name << ": least loaded";
     for (const Outcome& other : {free[1], free[2]}) {
       EXPECT_LT(free[0].longest, 0.9 * other.longest) << one.name;
       EXPECT_GT(free[0].tokens, 1.05 * other.tokens) << one.name;
