@@ -71,6 +71,13 @@ Status LocalAttention::BeginPass(int mini_batch, uint64_t step, std::span<const 
   return OkStatus();
 }
 
+void LocalAttention::Idle(int mini_batch) {
+  for (size_t r = 0; r < peers_.size(); ++r) {
+    int64_t& pair = peers_[r].pair_workload[static_cast<size_t>(mini_batch)];
+    workload_[r] -= std::exchange(pair, 0);
+  }
+}
+
 Result<std::span<const HostRows>> LocalAttention::AcquireQkv(int mini_batch) {
   if (Refuse()) return Status(StatusCode::kWouldBlock, "");
   Pass& pass = passes_[static_cast<size_t>(mini_batch)];
@@ -87,10 +94,7 @@ Result<std::span<const HostRows>> LocalAttention::AcquireQkv(int mini_batch) {
 
 Status LocalAttention::SubmitQkv(int mini_batch, int layer) {
   Pass& pass = passes_[static_cast<size_t>(mini_batch)];
-  for (size_t r = 0; r < peers_.size(); ++r) {
-    int64_t& pair = peers_[r].pair_workload[static_cast<size_t>(mini_batch)];
-    workload_[r] -= std::exchange(pair, 0);
-  }
+  Idle(mini_batch);
   for (Slice& slice : pass.slices) {
     if (slice.lost) continue;
     rworker::AttendInfo info;

@@ -70,6 +70,8 @@ class AttentionBackend {
   // rows are ordered as slices say. kWouldBlock: call again after Poll.
   virtual Status BeginPass(int mini_batch, uint64_t step, std::span<const StepRow> rows,
                            std::span<const RowSlice> slices) = 0;
+  // No pass until the next BeginPass: what the last one read counts no longer.
+  virtual void Idle(int mini_batch) = 0;
   // Memory for the QKV rows (layout: messages.h) of the next layer; kWouldBlock.
   virtual Result<std::span<const HostRows>> AcquireQkv(int mini_batch) = 0;
   // The rows are written: append, attend. Answered by kAttended.
@@ -86,8 +88,8 @@ class AttentionBackend {
   // Answered by kFreed, at once if the R-worker is gone. Queued inside: never blocks.
   virtual void Free(int rworker, SequenceId sequence) = 0;
 
-  // An R-worker's W: the summed context of its rows, over all mini-batches, as it last
-  // reported; index: R-worker.
+  // An R-worker's W: the summed context of its rows, over the last passes of all mini-batches
+  // that are not idle; index: R-worker.
   virtual std::span<const int64_t> workload() const = 0;
   // An R-worker's time in its kernels since the start, as it reported.
   virtual std::span<const int64_t> compute_ns() const = 0;

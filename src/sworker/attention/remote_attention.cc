@@ -106,7 +106,7 @@ Status RemoteAttention::BeginPass(int mini_batch, uint64_t step, std::span<const
     p.step = step;
     p.slices.clear();
     p.layer = -1;
-    for (size_t r = 0; r < peers_.size(); ++r) SetWorkload(static_cast<int>(r), mini_batch, 0);
+    Idle(mini_batch);
     for (const RowSlice& range : slices) {
       const std::shared_ptr<Endpoint>& endpoint = peer(range.rworker).endpoint;
       p.slices.push_back({.range = range, .endpoint = endpoint, .lost = endpoint == nullptr});
@@ -123,6 +123,10 @@ Status RemoteAttention::BeginPass(int mini_batch, uint64_t step, std::span<const
     if (!status.ok()) Drop(slice.range.rworker, std::move(status));
   }
   return OkStatus();
+}
+
+void RemoteAttention::Idle(int mini_batch) {
+  for (size_t r = 0; r < peers_.size(); ++r) SetWorkload(static_cast<int>(r), mini_batch, 0);
 }
 
 Result<std::span<const HostRows>> RemoteAttention::AcquireQkv(int mini_batch) {

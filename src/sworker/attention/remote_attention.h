@@ -31,6 +31,7 @@ class RemoteAttention final : public AttentionBackend {
 
   Status BeginPass(int mini_batch, uint64_t step, std::span<const StepRow> rows,
                    std::span<const RowSlice> slices) override;
+  void Idle(int mini_batch) override;
   Result<std::span<const HostRows>> AcquireQkv(int mini_batch) override;
   Status SubmitQkv(int mini_batch, int layer) override;
   void ReleaseO(int mini_batch) override;

@@ -112,6 +112,7 @@ void Engine::RunPass(int mini_batch, PassPlan plan) {
 void Engine::NoPass(int mini_batch) {
   Post([this, mini_batch] {
     planned_[static_cast<size_t>(mini_batch)] = false;
+    attention_.Idle(mini_batch);
     UpdateIdle();
   });
 }

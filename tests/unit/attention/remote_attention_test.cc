@@ -129,6 +129,10 @@ TEST_F(RemoteAttentionTest, RowsOfTheContextThatWasAskedForAreTaken) {
   Answer(Lane::kDecode, Rows(5 + 10));
   EXPECT_EQ(Event().kind, Kind::kAttended);
   EXPECT_EQ(attention_.workload()[0], 15);
+  attention_.Idle(1);
+  EXPECT_EQ(attention_.workload()[0], 15) << "the last pass counts while its mini-batch goes on";
+  attention_.Idle(0);
+  EXPECT_EQ(attention_.workload()[0], 0);
 }
 
 TEST_F(RemoteAttentionTest, AnotherContextIsNotBelieved) {
