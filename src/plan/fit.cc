@@ -80,6 +80,33 @@ RPartTimes FitRPart(const std::vector<AttendSample>& samples) {
   return times;
 }
 
+Curve FitServing(const std::vector<ServingSample>& samples) {
+  double w = 0, wn = 0, wnn = 0, ws = 0, wns = 0, most = 1;  // sums of weight, times rows, times extra
+  for (const ServingSample& sample : samples) {
+    const double weight = 1 / (sample.pass_s * sample.pass_s);
+    w += weight;
+    wn += weight * sample.rows;
+    wnn += weight * sample.rows * sample.rows;
+    ws += weight * sample.extra_s;
+    wns += weight * sample.rows * sample.extra_s;
+    most = std::max(most, sample.rows);
+  }
+  const double determinant = w * wnn - wn * wn;
+  double row = determinant > 1e-9 * w * wnn ? (w * wns - wn * ws) / determinant : 0;
+  double pass = (ws - row * wn) / w;
+  if (pass < 0) {  // through nothing
+    pass = 0;
+    row = wns / wnn;
+  } else if (row < 0) {
+    row = 0;
+    pass = ws / w;
+  }
+  constexpr double kNothing = 1e-9;  // a profile's times are above 0
+  const auto at = [&](double rows) { return std::max(kNothing, pass + row * rows); };
+  if (most <= 1) return Curve({{1, at(1), 0}});
+  return Curve({{1, at(1), 0}, {most, at(most), 0}});
+}
+
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;

@@ -209,8 +209,12 @@ class Measurement {
 
   Status Prefill() {
     std::vector<TimePoint> layer, outer;
-    const int longest = std::min({256, lab_.config().max_context - 1, LongestContext(0, 1, 1)});
-    for (int tokens = std::min(16, longest); tokens > 0 && tokens <= longest; tokens *= 4) {
+    // Up to a whole step's, unless the next ones would take long.
+    const int longest = std::min(
+        {lab_.config().pipeline.prefill_tokens_per_step, lab_.config().max_context - 1, LongestContext(0, 1, 1)});
+    double took_s = 0;
+    for (int tokens = std::min(16, longest); tokens > 0 && tokens <= longest && 4 * took_s < 0.1 * options_.seconds;
+         tokens *= 4) {
       std::vector<double> layers, outers;
       const int64_t start_ns = NowNs();
       while (layers.size() < 5 && (layers.size() < 3 || SecondsSince(start_ns) < 2)) {
@@ -218,6 +222,7 @@ class Measurement {
         layers.push_back(run.layer);
         outers.push_back(run.outer);
       }
+      took_s = SecondsSince(start_ns);
       layer.push_back(PointOf(tokens, layers));
       outer.push_back(PointOf(tokens, outers));
       Say("prefill of " + std::to_string(tokens) + " tokens: " + std::to_string(layer.back().seconds * 1e3) +
@@ -230,19 +235,25 @@ class Measurement {
 
   // A live step less what the parts explain, shared out over its passes.
   Status Serving() {
-    FD_ASSIGN_OR_RETURN(const std::unique_ptr<ServingProbe> probe, ServingProbe::Make(lab_));
-    std::map<int, std::vector<double>> extra;
+    FD_ASSIGN_OR_RETURN(const std::unique_ptr<ServingProbe> probe, ServingProbe::Make(lab_, options_.client_cpus));
+    std::map<int, std::vector<double>> extra, passes;
     for (int round = 0; round < kRounds && (round == 0 || Spent() < 2); ++round) {
-      for (const int rows : RowsToMeasure(lab_.max_rows())) FD_RETURN_IF_ERROR(ServeLive(*probe, rows, &extra[rows]));
+      for (const int rows : RowsToMeasure(lab_.max_rows())) {
+        FD_RETURN_IF_ERROR(ServeLive(*probe, rows, &extra[rows], &passes[rows]));
+      }
     }
-    profile_.serving = CurveOf(extra);
+    std::vector<ServingSample> samples;
+    for (const auto& [rows, seconds] : extra) {
+      samples.push_back({static_cast<double>(rows), Median(seconds), Median(passes[rows])});
+    }
+    profile_.serving = FitServing(samples);
     return OkStatus();
   }
 
-  Status ServeLive(ServingProbe& probe, int rows, std::vector<double>* extra) {
+  Status ServeLive(ServingProbe& probe, int rows, std::vector<double>* extra, std::vector<double>* passes) {
     const int k = profile_.mini_batches;
     const int batch = rows * k;
-    const int steps = std::clamp(static_cast<int>(2.0 / (row_s_ * batch)), 16, 64);
+    const int steps = std::clamp(static_cast<int>(2.0 / (row_s_ * batch)), 16, 256);
     const int output = std::min(steps, lab_.config().max_context - kLivePrompt);
     FD_ASSIGN_OR_RETURN(const LiveRun run, probe.Run(batch, kLivePrompt, output));
     const Deployment deployment{.layers = lab_.config().model.layers,
@@ -251,7 +262,8 @@ class Measurement {
                                 .batch = batch,
                                 .output_tokens = 1};
     const double predicted = PredictStep(profile_, deployment, run.tokens).step_s;
-    extra->push_back(std::max(1e-7, (run.step_s - predicted) / k));
+    extra->push_back((run.step_s - predicted) / k);
+    passes->push_back(run.step_s / k);
     char line[160];
     std::snprintf(line, sizeof(line), "live, batch %4d: a step takes %.3f ms, its parts explain %.3f ms", batch,
                   run.step_s * 1e3, predicted * 1e3);

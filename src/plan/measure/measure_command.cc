@@ -89,7 +89,7 @@ Result<ModelProfile> MeasureOne(const std::string& path, const MeasureCommand& c
     model = InvalidArgument(path +
                             ": has rworkers.count, whose ports only the launch script knows: leave --rworkers_up out");
   } else {
-    model = MeasureModel(*config, {.seconds = command.seconds, .progress = Say}, stop);
+    model = MeasureModel(*config, {.seconds = command.seconds, .progress = Say, .client_cpus = &before}, stop);
   }
   sched_setaffinity(0, sizeof(before), &before);
   return model;

@@ -62,14 +62,26 @@ class Window {
 
 }  // namespace
 
+// The caller's thread, and those that it starts, are the client's meanwhile.
+class ServingProbe::ClientCpus {
+ public:
+  explicit ClientCpus(const State& state);
+  ~ClientCpus() { sched_setaffinity(0, sizeof(before_), &before_); }
+
+ private:
+  cpu_set_t before_;
+};
+
 struct ServingProbe::State {
-  explicit State(Lab& lab)
+  State(Lab& lab, const cpu_set_t* client_cpus)
       : lab(lab),
+        client_cpus(client_cpus),
         timeline(lab.config().pipeline.mini_batches),
         core(lab.config(), timeline),
         engine(MakeEngineOptions(lab.config()), lab.model(), lab.device(), lab.attention(), timeline, core) {}
 
   Lab& lab;
+  const cpu_set_t* const client_cpus;
   Timeline timeline;
   ServingCore core;
   Engine engine;
@@ -79,10 +91,16 @@ struct ServingProbe::State {
   RequestId next = 1;
 };
 
-ServingProbe::ServingProbe(Lab& lab) : state_(std::make_unique<State>(lab)) {}
+ServingProbe::ClientCpus::ClientCpus(const State& state) {
+  sched_getaffinity(0, sizeof(before_), &before_);
+  if (state.client_cpus != nullptr) sched_setaffinity(0, sizeof(*state.client_cpus), state.client_cpus);
+}
 
-Result<std::unique_ptr<ServingProbe>> ServingProbe::Make(Lab& lab) {
-  std::unique_ptr<ServingProbe> probe(new ServingProbe(lab));
+ServingProbe::ServingProbe(Lab& lab, const cpu_set_t* client_cpus)
+    : state_(std::make_unique<State>(lab, client_cpus)) {}
+
+Result<std::unique_ptr<ServingProbe>> ServingProbe::Make(Lab& lab, const cpu_set_t* client_cpus) {
+  std::unique_ptr<ServingProbe> probe(new ServingProbe(lab, client_cpus));
   FD_RETURN_IF_ERROR(probe->Start());
   return probe;
 }
@@ -110,6 +128,7 @@ Status ServingProbe::Start() {
   FD_ASSIGN_OR_RETURN(const Secret secret, LoadSecret(config.transport.secret_file));
   const ApiServerOptions options{.listen = "tcp://127.0.0.1:0", .info = MakeServerInfo(config, FASTDECODE_VERSION)};
   FD_ASSIGN_OR_RETURN(state.api, ApiServer::Start(options, secret.key, config.model_config, state.core));
+  const ClientCpus client(state);
   FD_ASSIGN_OR_RETURN(state.client, ApiClient::Connect(state.api->endpoint(), secret.key, "fastdecode-plan"));
   return OkStatus();
 }
@@ -124,6 +143,7 @@ ServingProbe::~ServingProbe() {
 
 Result<LiveRun> ServingProbe::Run(int batch, int prompt, int output) {
   State& state = *state_;
+  const ClientCpus client(state);
   for (int i = 0; i < batch; ++i) {
     SubmitMessage request;
     request.id = state.next++;

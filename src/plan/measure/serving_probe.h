@@ -1,6 +1,10 @@
 // A live run of the whole S-worker on a lab's parts, clients' API included: what a step really takes.
 #pragma once
 
+#include <sched.h>
+
+#include <memory>
+
 #include "common/base/status.h"
 #include "plan/measure/lab.h"
 
@@ -15,7 +19,8 @@ struct LiveRun {
 class ServingProbe {
  public:
   // The lab is idle and stays so while the probe lives: its R-workers belong to the probe's engine.
-  static Result<std::unique_ptr<ServingProbe>> Make(Lab& lab);
+  // client_cpus: that the client may use, which else is where the S-worker's threads are; null: the caller's.
+  static Result<std::unique_ptr<ServingProbe>> Make(Lab& lab, const cpu_set_t* client_cpus);
   ~ServingProbe();
 
   // `batch` requests of `prompt` and `output` tokens, submitted together.
@@ -23,7 +28,8 @@ class ServingProbe {
 
  private:
   struct State;
-  explicit ServingProbe(Lab& lab);
+  class ClientCpus;
+  ServingProbe(Lab& lab, const cpu_set_t* client_cpus);
   Status Start();
   std::unique_ptr<State> state_;
 };

@@ -46,5 +46,21 @@ TEST(FitTest, MedianAndSpread) {
   EXPECT_DOUBLE_EQ(0, Spread({7}));
 }
 
+TEST(FitServingTest, IsALineNowhereBelowZero) {
+  const Curve line = FitServing({{1, 3.1e-3, 0.05}, {16, 4.6e-3, 0.06}, {64, 9.4e-3, 0.1}});  // 3 ms + 0.1 ms a row
+  EXPECT_NEAR(3.1e-3, line.At(1), 1e-9);
+  EXPECT_NEAR(7e-3, line.At(40), 1e-9);
+  EXPECT_NEAR(4e-3, FitServing({{1, 5e-3, 1}, {64, 3e-3, 1}}).At(1), 1e-9) << "falls: the mean";
+  EXPECT_NEAR(64e-6, FitServing({{1, -10e-6, 1}, {64, 4107e-6 / 64, 1}}).At(64), 1e-9) << "begins below 0";
+  EXPECT_NEAR(0, FitServing({{1, -1e-3, 1}, {64, -5e-3, 1}}).At(64), 1e-8);
+  EXPECT_NEAR(2e-3, FitServing({{4, 2e-3, 1}}).At(4), 1e-9) << "one point";
+}
+
+// An error counts as a share of its pass: a long one that is off by as much as the short ones are long moves nothing.
+TEST(FitServingTest, ErrorsAreSharesOfThePass) {
+  const Curve line = FitServing({{1, 1e-3, 1e-2}, {2, 1e-3, 1e-2}, {128, 11e-3, 1}});
+  EXPECT_NEAR(1e-3, line.At(1), 0.1e-3);
+}
+
 }  // namespace
 }  // namespace fastdecode::plan
