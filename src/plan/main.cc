@@ -23,7 +23,7 @@
 DEFINE_string(config, "", "measure: the deployments' JSON files, with commas between");
 DEFINE_string(out, "", "measure: the profile to write; entries of other models that it has stay");
 DEFINE_bool(rworkers_up, false, "measure: the configs' R-workers are up already; else the launch script starts them");
-DEFINE_double(seconds, 150, "measure: time for one model, about. read: time for all");
+DEFINE_double(seconds, 150, "measure: time for one model, about. read: time for all, at most 10");
 DEFINE_int32(threads, 1, "read: threads that read memory. recommend: those of a S-worker on a CPU");
 DEFINE_string(model, "", "recommend: the model's Hugging Face folder; only config.json is read");
 DEFINE_int32(layers, 0, "recommend: how many of its layers (0: all)");
@@ -31,6 +31,7 @@ DEFINE_int32(sockets, 1, "recommend: CPU sockets that there are, one R-worker ea
 DEFINE_string(profile, "", "recommend: times that were measured; else the hardware flags below are taken");
 DEFINE_double(prompt_tokens, 0, "recommend: mean length of a prompt");
 DEFINE_double(output_tokens, 1024, "recommend: mean length of an answer");
+DEFINE_int32(max_context, 0, "recommend: tokens of the longest sequence (0: the two means together)");
 DEFINE_double(latency_s, 0, "recommend: what a whole sequence may take (0: the batch is the knee of E(B))");
 DEFINE_double(tokens_per_s, 0, "recommend: what is wanted at least (0: nothing)");
 DEFINE_int32(batch, 0, "recommend: sequences in flight (0: choose)");
@@ -133,7 +134,9 @@ Result<Config> ConfigOfFlags() {
     return InvalidArgument("--layers is out of 0 to the model's " + std::to_string(layers));
   }
   if (FLAGS_layers > 0) config.model_config.attention.num_layers = FLAGS_layers;
-  if (FLAGS_device != "cpu" && !FLAGS_device.starts_with("cuda:"))
+  const bool cuda = FLAGS_device.starts_with("cuda:") && FLAGS_device.size() > 5 &&
+                    FLAGS_device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (FLAGS_device != "cpu" && !cuda)
     return InvalidArgument("--device is '" + FLAGS_device + "': expected cpu or cuda:N");
   FD_RETURN_IF_ERROR(CheckFlag("threads", FLAGS_threads, 1, 4096));
   config.sworker.device = FLAGS_device;
@@ -190,6 +193,7 @@ Status CheckWishes() {
   }
   FD_RETURN_IF_ERROR(CheckFlag("prompt_tokens", FLAGS_prompt_tokens, 0, 1 << 24));
   FD_RETURN_IF_ERROR(CheckFlag("output_tokens", FLAGS_output_tokens, 1, 1 << 24));
+  FD_RETURN_IF_ERROR(CheckFlag("max_context", FLAGS_max_context, 0, 1 << 24));
   FD_RETURN_IF_ERROR(CheckFlag("latency_s", FLAGS_latency_s, 0, 1e9));
   FD_RETURN_IF_ERROR(CheckFlag("tokens_per_s", FLAGS_tokens_per_s, 0, 1e12));
   FD_RETURN_IF_ERROR(CheckFlag("gpu_price", FLAGS_gpu_price, 0, 1e12));
@@ -207,6 +211,7 @@ Result<Wishes> WishesOfFlags(const Config& config) {
   wishes.mini_batches = FLAGS_mini_batches;
   wishes.prompt_tokens = FLAGS_prompt_tokens;
   wishes.output_tokens = FLAGS_output_tokens;
+  wishes.max_context = FLAGS_max_context;
   wishes.latency_s = FLAGS_latency_s;
   wishes.tokens_per_s = FLAGS_tokens_per_s;
   wishes.batch = FLAGS_batch;

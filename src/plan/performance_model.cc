@@ -12,32 +12,23 @@ namespace {
 constexpr double kRWorkerShareOfWire = 0.5;
 constexpr int kSamples = 9;  // of the cached tokens, where they grow
 
-const RWorkerProfile& RWorkerOf(const ModelProfile& profile, int index) {
-  return profile.rworkers[static_cast<size_t>(index) % profile.rworkers.size()];
-}
-
-// What a layer's S-part has done when Q, K and V are made, as a share: by parameters.
-double ShareBeforeAttention(const ModelKey& key) {
-  const int64_t qkv = key.hidden_size * int64_t{key.head_dim} * (key.num_heads + 2 * key.num_kv_heads);
-  return static_cast<double>(qkv) / static_cast<double>(LayerParameters(key));
-}
-
 int RowsOfMiniBatch(const Deployment& deployment, int index) {
   return (deployment.batch + index) / deployment.mini_batches;
 }
 
-// As many rows as the fullest R-worker has, for R-workers deal sequences out one by one.
-double RowsOfRWorker(double rows, const Deployment& deployment, int rworker) {
-  const int whole = static_cast<int>(std::lround(rows));
-  return (whole + deployment.rworkers - 1 - rworker) / deployment.rworkers;
+// Of a mini-batch's rows. Sequences are dealt to the R-workers one by one, from mini-batch to mini-batch: `before`
+// are those of the mini-batches before.
+int RowsOfRWorker(const Deployment& deployment, int before, int rows, int rworker) {
+  const auto dealt = [&](int n) { return (n + deployment.rworkers - 1 - rworker) / deployment.rworkers; };
+  return dealt(before + rows) - dealt(before);
 }
 
 // Of one exchange, what keeps the R-worker from attending.
 double OwnWire(const ModelProfile& profile, const RWorkerProfile& rworker, double rows) {
-  return rows > 0 ? kRWorkerShareOfWire * rworker.wire.At(WireBytes(profile.key, rows)) : 0;
+  return kRWorkerShareOfWire * WireTimesOf(profile, rworker, rows).total();
 }
 
-PassTimes TimesOf(const ModelProfile& profile, const Deployment& deployment, int rows, double cached) {
+PassTimes TimesOf(const ModelProfile& profile, const Deployment& deployment, int before_rows, int rows, double cached) {
   const double n = rows;
   const double layer = profile.layer.At(n);
   const double before = ShareBeforeAttention(profile.key);
@@ -49,11 +40,14 @@ PassTimes TimesOf(const ModelProfile& profile, const Deployment& deployment, int
   times.sampling = profile.outer.At(n) + profile.serving.At(n);
   for (int r = 0; r < deployment.rworkers; ++r) {
     const RWorkerProfile& rworker = RWorkerOf(profile, r);
-    const double own = RowsOfRWorker(n, deployment, r);
-    // The link carries everybody's rows, an R-worker handles its own.
-    const double link = own > 0 ? rworker.wire.At(WireBytes(profile.key, n)) : 0;
-    const double half = link * (1 - kRWorkerShareOfWire) / 2;
-    times.rworkers.push_back({half, AttendSeconds(rworker, own, own * cached) + OwnWire(profile, rworker, own), half});
+    const double own = RowsOfRWorker(deployment, before_rows, rows, r);
+    const WireTimes wire = WireTimesOf(profile, rworker, own);
+    constexpr double kOnTheWay = 1 - kRWorkerShareOfWire;
+    times.rworkers.push_back({.there = kOnTheWay * (wire.latency / 2 + wire.out),
+                              .busy = AttendSeconds(rworker, own, own * cached) + kRWorkerShareOfWire * wire.total(),
+                              .back = kOnTheWay * (wire.latency / 2 + wire.in),
+                              .link_out = wire.out,
+                              .link_in = wire.in});
   }
   return times;
 }
@@ -62,6 +56,7 @@ std::string BoundOf(const StepPrediction& step) {
   constexpr double kFull = 0.92;
   if (step.device_busy_s >= kFull * step.step_s && step.device_busy_s >= step.rworker_busy_s) return "S-part";
   if (step.rworker_busy_s >= kFull * step.step_s) return "R-part";
+  if (step.link_busy_s >= kFull * step.step_s) return "link";
   return "latency";
 }
 
@@ -70,6 +65,7 @@ void Accumulate(StepPrediction* sum, const StepPrediction& one, double part) {
   sum->step_s += part * one.step_s;
   sum->device_busy_s += part * one.device_busy_s;
   sum->rworker_busy_s += part * one.rworker_busy_s;
+  sum->link_busy_s += part * one.link_busy_s;
   sum->stages_s += part * one.stages_s;
   sum->kernels_s += part * one.kernels_s;
   sum->layer_s += part * one.layer_s;
@@ -114,6 +110,25 @@ double AttendSeconds(const RWorkerProfile& rworker, double rows, double tokens) 
   return (1 - share) * a.by_cached.At(cached) + share * b.by_cached.At(cached);
 }
 
+WireTimes WireTimesOf(const ModelProfile& profile, const RWorkerProfile& rworker, double rows) {
+  if (rows <= 0 || rworker.wire.empty()) return {};
+  const ModelKey& key = profile.key;
+  const double total = rworker.wire.At(WireBytes(key, rows));
+  const double latency = std::min(total, rworker.wire.At(1));
+  const double qkv = key.num_heads + 2 * key.num_kv_heads;
+  const double out = (total - latency) * qkv / (qkv + key.num_heads);
+  return {.latency = latency, .out = out, .in = total - latency - out};
+}
+
+const RWorkerProfile& RWorkerOf(const ModelProfile& profile, int index) {
+  return profile.rworkers[static_cast<size_t>(index) % profile.rworkers.size()];
+}
+
+double ShareBeforeAttention(const ModelKey& key) {
+  const int64_t qkv = key.hidden_size * int64_t{key.head_dim} * (key.num_heads + 2 * key.num_kv_heads);
+  return static_cast<double>(qkv) / static_cast<double>(LayerParameters(key));
+}
+
 int64_t LayerParameters(const ModelKey& key) {
   const int64_t heads = int64_t{key.head_dim} * (2 * key.num_heads + 2 * key.num_kv_heads);
   return key.hidden_size * (heads + 3 * key.intermediate_size);
@@ -137,23 +152,24 @@ StepPrediction PredictStep(const ModelProfile& profile, const Deployment& deploy
   StepPrediction step;
   double serving = 0;
   std::vector<double> kernels(static_cast<size_t>(deployment.rworkers), 0);
+  int before = 0;
   for (int m = 0; m < deployment.mini_batches; ++m) {
     const int rows = RowsOfMiniBatch(deployment, m);
     if (rows == 0) continue;
-    passes.push_back(TimesOf(profile, deployment, rows, cached));
-    const double own = RowsOfRWorker(rows, deployment, 0);
-    step.workload += own * cached;
+    passes.push_back(TimesOf(profile, deployment, before, rows, cached));
+    step.workload += RowsOfRWorker(deployment, before, rows, 0) * cached;
     serving += profile.serving.At(rows);
     step.layer_s = std::max(step.layer_s, profile.layer.At(rows));
     step.copy_s = std::max(step.copy_s, profile.copy_in.At(rows) + profile.copy_out.At(rows));
     for (int r = 0; r < deployment.rworkers; ++r) {
       const RWorkerProfile& rworker = RWorkerOf(profile, r);
-      const double mine = RowsOfRWorker(rows, deployment, r);
+      const double mine = RowsOfRWorker(deployment, before, rows, r);
       const double attend = AttendSeconds(rworker, mine, mine * cached);
       step.attend_s = std::max(step.attend_s, attend);
       kernels[static_cast<size_t>(r)] += deployment.layers * attend;
       step.wire_s = std::max(step.wire_s, rworker.wire.At(WireBytes(profile.key, rows)));
     }
+    before += rows;
   }
   if (passes.empty()) return step;
   const PipelineResult result = RunPipeline(deployment.layers, passes);
@@ -162,6 +178,7 @@ StepPrediction PredictStep(const ModelProfile& profile, const Deployment& deploy
   step.stages_s = result.device_busy - serving;
   step.kernels_s = *std::max_element(kernels.begin(), kernels.end());
   step.rworker_busy_s = result.rworker_busy;
+  step.link_busy_s = result.link_busy;
   step.tokens_per_s = deployment.batch / step.step_s;
   step.bound = BoundOf(step);
   return step;
@@ -190,10 +207,11 @@ SteadyPrediction PredictSteady(const ModelProfile& profile, const Deployment& de
   const double tokens = deployment.prompt_tokens - 1;
   steady.prefill_latency_s = PrefillSeconds(profile, deployment.layers, tokens);
   const double output = std::max(1.0, deployment.output_tokens);
-  // Those that follow the ones that end in the same step are prefilled together.
+  // Those that follow the ones that end in the same step are prefilled together, as many as may be.
   const double prompts = deployment.batch / output;
-  const double together = std::max(1.0, prompts);
-  steady.prefill_s = PrefillSeconds(profile, deployment.layers, tokens * together) * std::min(1.0, prompts);
+  const double may_be = std::max(1.0, std::floor(deployment.prefill_tokens_per_step / std::max(1.0, tokens)));
+  const double together = std::clamp(prompts, 1.0, may_be);
+  steady.prefill_s = PrefillSeconds(profile, deployment.layers, tokens * together) * prompts / together;
   StepPrediction& step = steady.step;
   step.device_busy_s += steady.prefill_s;
   // Prefill fills the device's gaps first.
@@ -210,12 +228,12 @@ double Efficiency(const ModelProfile& profile, double rows) {
 }
 
 int BatchForLatency(const ModelProfile& profile, const Deployment& deployment, double latency_s, int max_rows) {
-  const double passes =
-      deployment.mini_batches * deployment.layers * (deployment.prompt_tokens + deployment.output_tokens);
+  const double passes = deployment.mini_batches * deployment.layers * deployment.output_tokens;
+  const double left = latency_s - PrefillSeconds(profile, deployment.layers, deployment.prompt_tokens - 1);
   int low = 0, high = max_rows;  // T(B) does not fall
   while (low < high) {
     const int middle = high - (high - low) / 2;
-    if (passes * profile.layer.At(middle) <= latency_s) {
+    if (passes * profile.layer.At(middle) <= left) {
       low = middle;
     } else {
       high = middle - 1;
@@ -249,7 +267,7 @@ int64_t WorkloadLimit(const ModelProfile& profile, const Deployment& deployment)
     double least = -1;
     for (int r = 0; r < deployment.rworkers; ++r) {
       const RWorkerProfile& rworker = RWorkerOf(profile, r);
-      const double own = RowsOfRWorker(rows, deployment, r);
+      const double own = RowsOfRWorker(deployment, 0, rows, r);
       if (own == 0) continue;  // fewer rows than R-workers: it limits nobody
       const double tokens = TokensWithin(rworker, own, device - OwnWire(profile, rworker, own));
       least = least < 0 ? tokens : std::min(least, tokens);
@@ -275,7 +293,8 @@ MemoryNeeds NeededMemory(const ModelKey& key, const Deployment& deployment, cons
   const int64_t q = int64_t{key.head_dim} * key.num_heads;
   const int64_t row = bytes * (4 * key.hidden_size + 4 * q + 3 * key.intermediate_size);
   const int64_t rows = (deployment.batch + deployment.mini_batches - 1) / deployment.mini_batches;
-  needs.activations = row * (deployment.batch + options.prefill_tokens) + rows * key.vocab_size * (8 + bytes);
+  needs.activations =
+      row * (deployment.batch + deployment.prefill_tokens_per_step) + rows * key.vocab_size * (8 + bytes);
   needs.runtime = key.device == "cpu" ? int64_t{256} << 20 : int64_t{1} << 30;
   const auto length = static_cast<int64_t>(std::ceil(deployment.prompt_tokens + deployment.output_tokens));
   const int64_t blocks = (length + options.block_tokens - 1) / options.block_tokens;

@@ -25,7 +25,8 @@ struct Deployment {
   int rworkers = 1;  // the profile's, in turns where it has fewer
   int batch = 0;     // sequences in flight, over all mini-batches
   double prompt_tokens = 0;
-  double output_tokens = 0;  // S = prompt + output
+  double output_tokens = 0;            // S = prompt + output
+  int prefill_tokens_per_step = 4096;  // of all prompts that are prefilled together
 };
 
 // One step: a pass of every mini-batch.
@@ -34,6 +35,7 @@ struct StepPrediction {
   double tokens_per_s = 0;
   double device_busy_s = 0;   // S-part, copies, head, sampling
   double rworker_busy_s = 0;  // of the busiest R-worker
+  double link_busy_s = 0;     // of the S-worker's link, in the direction that is taken longer
   double stages_s = 0;        // device_busy_s without what serving and prefill take
   double kernels_s = 0;       // rworker_busy_s without receiving and sending
   double layer_s = 0;         // T(B) of the largest mini-batch
@@ -41,7 +43,7 @@ struct StepPrediction {
   double wire_s = 0;          // of one layer and mini-batch
   double copy_s = 0;          // the same
   double workload = 0;        // W of the fullest R-worker, over all mini-batches
-  std::string bound;          // "S-part", "R-part" or "latency"
+  std::string bound;          // "S-part", "R-part", "link" or "latency"
 };
 
 // A step with `cached` tokens a sequence; serving included.
@@ -67,7 +69,8 @@ SteadyPrediction PredictSteady(const ModelProfile& profile, const Deployment& de
 // E(B) in sequences a second through one layer.
 double Efficiency(const ModelProfile& profile, double rows);
 
-// The paper's B: the largest with mini_batches * N * S * T(B) <= latency_s, 0 if not even 1.
+// The paper's B: the largest with mini_batches * N * g * T(B) <= latency_s less a prompt's own prefill, for g
+// output tokens (the paper's S: its prompts have one token); 0 if not even 1.
 int BatchForLatency(const ModelProfile& profile, const Deployment& deployment, double latency_s, int max_rows);
 // Else the knee of E(B): the smallest power of two whose double adds less than
 // `gain` to it, at most max_rows.
@@ -94,7 +97,6 @@ struct MemoryNeeds {
 };
 struct MemoryOptions {
   int block_tokens = 128;
-  int prefill_tokens = 4096;
   bool tied_embeddings = false;
 };
 MemoryNeeds NeededMemory(const ModelKey& key, const Deployment& deployment, const MemoryOptions& options);
@@ -102,6 +104,18 @@ MemoryNeeds NeededMemory(const ModelKey& key, const Deployment& deployment, cons
 // The R-part of one layer of one mini-batch on this R-worker: `rows` sequences with `tokens`
 // cached tokens in all. As measured where it was, else by the line.
 double AttendSeconds(const RWorkerProfile& rworker, double rows, double tokens);
+
+// One exchange of `rows` rows with this R-worker, apart from its kernels: wire.At of their bytes is the sum.
+struct WireTimes {
+  double latency = 0;      // both ways
+  double out = 0, in = 0;  // the S-worker's link is taken by Q, K, V and by O
+  double total() const { return latency + out + in; }
+};
+WireTimes WireTimesOf(const ModelProfile& profile, const RWorkerProfile& rworker, double rows);
+// The profile's R-workers, in turns where it has fewer.
+const RWorkerProfile& RWorkerOf(const ModelProfile& profile, int index);
+// What a layer's S-part has done when Q, K and V are made, as a share: by parameters.
+double ShareBeforeAttention(const ModelKey& key);
 
 // Of the shape, for those who count: parameters of one layer, bytes of an element.
 int64_t LayerParameters(const ModelKey& key);

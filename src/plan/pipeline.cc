@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace fastdecode::plan {
 namespace {
@@ -22,14 +23,29 @@ double StageTime(const PassTimes& times, int stage, int layers) {
   return stage == layers ? times.last : times.sampling;
 }
 
+// What all mini-batches share beside the device: when each part is free again.
+struct Shared {
+  std::vector<double> rworkers;
+  double link_out = 0, link_in = 0;
+};
+
 // O of the layer whose Q, K, V are ready at `at` is back when this returns.
-double Attend(const PassTimes& times, double at, std::vector<double>* free_at) {
-  double done = at;
+double Attend(const PassTimes& times, double at, Shared* shared) {
+  std::vector<std::pair<double, size_t>> attended;  // when, by which R-worker
   for (size_t r = 0; r < times.rworkers.size(); ++r) {
     const PassTimes::Exchange& exchange = times.rworkers[r];
-    double& free = (*free_at)[r];
-    free = std::max(at + exchange.there, free) + exchange.busy;
-    done = std::max(done, free + exchange.back);
+    const double leaves = std::max(at, shared->link_out);
+    shared->link_out = leaves + exchange.link_out;
+    double& free = shared->rworkers[r];
+    free = std::max(leaves + exchange.there, free) + exchange.busy;
+    attended.emplace_back(free, r);
+  }
+  std::sort(attended.begin(), attended.end());
+  double done = at;
+  for (const auto& [when, r] : attended) {
+    const double leaves = std::max(when, shared->link_in);
+    shared->link_in = leaves + times.rworkers[r].link_in;
+    done = std::max(done, leaves + times.rworkers[r].back);
   }
   return done;
 }
@@ -42,14 +58,14 @@ double BusyOf(const PassTimes& times, int layers) {
 
 PipelineResult RunPipeline(int layers, const std::vector<PassTimes>& mini_batches) {
   std::vector<Progress> progress(mini_batches.size());
-  std::vector<double> rworker_free(mini_batches.front().rworkers.size(), 0);
+  Shared shared{.rworkers = std::vector<double>(mini_batches.front().rworkers.size(), 0)};
   double device_free = 0, measured_from = 0, measured_to = 0;
   while (progress[0].passes < kWarmUpPasses + kPasses) {
     const auto next = std::min_element(progress.begin(), progress.end(),
                                        [](const Progress& a, const Progress& b) { return a.ready < b.ready; });
     const PassTimes& times = mini_batches[static_cast<size_t>(next - progress.begin())];
     device_free = std::max(device_free, next->ready) + StageTime(times, next->stage, layers);
-    next->ready = next->stage < layers ? Attend(times, device_free, &rworker_free) : device_free;
+    next->ready = next->stage < layers ? Attend(times, device_free, &shared) : device_free;
     if (++next->stage <= layers + 1) continue;
     next->stage = 0;
     ++next->passes;
@@ -59,11 +75,17 @@ PipelineResult RunPipeline(int layers, const std::vector<PassTimes>& mini_batche
   }
   PipelineResult result;
   result.step = (measured_to - measured_from) / kPasses;
-  std::vector<double> busy(rworker_free.size(), 0);
+  std::vector<double> busy(shared.rworkers.size(), 0);
+  double out = 0, in = 0;
   for (const PassTimes& times : mini_batches) {
     result.device_busy += BusyOf(times, layers);
-    for (size_t r = 0; r < busy.size(); ++r) busy[r] += layers * times.rworkers[r].busy;
+    for (size_t r = 0; r < busy.size(); ++r) {
+      busy[r] += layers * times.rworkers[r].busy;
+      out += layers * times.rworkers[r].link_out;
+      in += layers * times.rworkers[r].link_in;
+    }
   }
+  result.link_busy = std::max(out, in);
   if (!busy.empty()) result.rworker_busy = *std::max_element(busy.begin(), busy.end());
   result.device_waits = std::max(0.0, result.step - result.device_busy);
   return result;

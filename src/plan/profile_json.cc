@@ -174,10 +174,22 @@ Status CheckSpeeds(const ModelProfile& model, const std::string& path) {
   }
   for (size_t i = 0; i < model.rworkers.size(); ++i) {
     const double seconds = model.rworkers[i].attend.seconds_per_token;
-    const double rate = static_cast<double>(KvTokenBytes(model.key)) / seconds;
-    if (rate <= kMaxBytesPerSecond) continue;
-    return InvalidArgument(Index(path + ".rworkers", i) + ".seconds_per_token: found " + json(seconds).dump() +
-                           ", which would be " + json(rate).dump() + " bytes/s for this shape; expected at most 1e15");
+    const auto bytes = static_cast<double>(KvTokenBytes(model.key));
+    const auto too_fast = [](const std::string& key, double found, double rate) {
+      return InvalidArgument(key + ": found " + json(found).dump() + ", which would be " + json(rate).dump() +
+                             " bytes/s for this shape; expected at most 1e15");
+    };
+    const std::string rworker = Index(path + ".rworkers", i);
+    if (bytes / seconds > kMaxBytesPerSecond) return too_fast(rworker + ".seconds_per_token", seconds, bytes / seconds);
+    for (size_t c = 0; c < model.rworkers[i].attended.size(); ++c) {
+      const AttendCurve& curve = model.rworkers[i].attended[c];
+      const std::vector<TimePoint>& points = curve.by_cached.points();
+      for (size_t p = 0; p < points.size(); ++p) {
+        const double rate = curve.rows * points[p].at * bytes / points[p].seconds;
+        if (rate <= kMaxBytesPerSecond) continue;
+        return too_fast(Index(Index(rworker + ".attended", c) + ".times", p) + ".seconds", points[p].seconds, rate);
+      }
+    }
   }
   return OkStatus();
 }
@@ -322,8 +334,15 @@ std::string ProfileToJson(const Profile& profile) {
 Status CheckProfile(const Profile& profile) { return ParseProfile(ProfileToJson(profile), "the profile").status(); }
 
 Status SaveProfile(const Profile& profile, const std::string& path) {
+  const std::string text = ProfileToJson(profile);
+  if (text.size() > kMaxJsonFileBytes) {
+    return Status(StatusCode::kResourceExhausted,
+                  path + ": would be " + std::to_string(text.size() >> 10) +
+                      " KiB, and a profile has at most 1 MiB: give fewer models or fewer R-workers (in a deployment "
+                      "with more of them they are taken in turns)");
+  }
   std::ofstream file(path);
-  file << ProfileToJson(profile);
+  file << text;
   file.close();
   if (!file.good()) return InvalidArgument(path + ": cannot be written: " + std::strerror(errno));
   return OkStatus();

@@ -35,14 +35,15 @@ class Planner {
   }
 
   Result<Recommendation> Run() {
+    const auto mean = static_cast<int64_t>(std::ceil(Length()));
+    result_.max_context = wishes_.max_context > 0 ? wishes_.max_context : mean;
     FD_RETURN_IF_ERROR(ChooseBatch());
     ChooseSockets();
     Deployment& d = result_.deployment;
     result_.balanced_rworkers = BalancedRWorkers(wishes_.times, d);
     result_.steady = PredictSteady(wishes_.times, d);
     result_.memory = MemoryOf(d);
-    const auto longest = static_cast<int64_t>(std::ceil(Length()));
-    result_.workload_limit = std::max(WorkloadLimit(wishes_.times, d), longest);
+    result_.workload_limit = std::max(WorkloadLimit(wishes_.times, d), result_.max_context);
     result_.interval = InjectionInterval(d, result_.workload_limit);
     CheckWishes();
     Options();
@@ -55,9 +56,16 @@ class Planner {
   void Because(std::string text) { result_.reasons.push_back(std::move(text)); }
   void Short(std::string text) { result_.shortfalls.push_back(std::move(text)); }
 
-  MemoryNeeds MemoryOf(Deployment deployment) const {
-    return NeededMemory(key_, deployment,
-                        {.block_tokens = wishes_.block_tokens, .tied_embeddings = wishes_.model.tie_word_embeddings});
+  MemoryNeeds MemoryOf(const Deployment& deployment) const {
+    const MemoryOptions options{.block_tokens = wishes_.block_tokens,
+                                .tied_embeddings = wishes_.model.tie_word_embeddings};
+    MemoryNeeds needs = NeededMemory(key_, deployment, options);
+    Deployment longest = deployment;  // a cache holds at least the longest sequence
+    longest.batch = 1;
+    longest.prompt_tokens = 0;
+    longest.output_tokens = static_cast<double>(result_.max_context);
+    needs.kv_of_rworker = std::max(needs.kv_of_rworker, NeededMemory(key_, longest, options).kv_of_rworker);
+    return needs;
   }
 
   // The largest batch whose memory is there, by `fits`; 0: not even one.
@@ -99,10 +107,11 @@ class Planner {
       if (cache == 0) {
         Deployment one = result_.deployment;
         one.batch = 1;
-        return Status(StatusCode::kResourceExhausted,
-                      Text("a socket has %.2f GiB for its KV cache; one sequence of %.0f tokens takes %.2f",
-                           static_cast<double>(wishes_.socket_memory) / kGiB, Length(),
-                           static_cast<double>(MemoryOf(one).kv_of_rworker) / kGiB));
+        return Status(
+            StatusCode::kResourceExhausted,
+            Text("a socket has %.2f GiB for its KV cache; one sequence of %lld tokens takes %.2f",
+                 static_cast<double>(wishes_.socket_memory) / kGiB, static_cast<long long>(result_.max_context),
+                 static_cast<double>(MemoryOf(one).kv_of_rworker) / kGiB));
       }
     }
     PickBatch(most, cache);
@@ -117,12 +126,17 @@ class Planner {
     } else if (wishes_.latency_s > 0) {
       const int rows = BatchForLatency(wishes_.times, result_.deployment, wishes_.latency_s, kMaxBatch / k);
       wanted = std::max(rows, 1) * k;
+      const double prefill = PrefillSeconds(wishes_.times, result_.deployment.layers, wishes_.prompt_tokens - 1);
       if (rows == 0) {
-        Because(Text("batch %d: the smallest; even one row a mini-batch takes %.3g s, %d * N * S * T(1)", wanted,
-                     k * result_.deployment.layers * Length() * wishes_.times.layer.At(1), k));
+        Because(
+            Text("batch %d: the smallest; even one row a mini-batch takes %.3g s, %d * N * %.0f * T(1), and %.3g "
+                 "of prefill",
+                 wanted, k * result_.deployment.layers * wishes_.output_tokens * wishes_.times.layer.At(1), k,
+                 wishes_.output_tokens, prefill));
       } else {
-        Because(Text("batch %d: the largest with %d * N * S * T(B) <= %g s: T(%d) = %.3f ms", wanted, k,
-                     wishes_.latency_s, rows, wishes_.times.layer.At(rows) * 1e3));
+        Because(Text("batch %d: the largest with %d * N * %.0f * T(B) <= %g s less %.3g of prefill: T(%d) = %.3f ms",
+                     wanted, k, wishes_.output_tokens, wishes_.latency_s, prefill, rows,
+                     wishes_.times.layer.At(rows) * 1e3));
       }
     } else {
       wanted = KneeOfEfficiency(wishes_.times, kMaxBatch / k) * k;
@@ -179,10 +193,10 @@ class Planner {
     while (for_cache < wishes_.sockets && !CacheFits(for_cache)) ++for_cache;
     d.rworkers = std::min(std::max(needed, for_cache), wishes_.sockets);
     Because(
-        Text("%d R-worker%s: B * S/2 * R / T(B) = %.1f keep%s pace with the S-part; %d give %.0f %% of the tokens/s "
-             "that any number would",
-             d.rworkers, d.rworkers == 1 ? "" : "s", formula, formula <= 1 ? "s" : "", d.rworkers,
-             100 * TokensWith(d.rworkers) / most));
+        Text("%d R-worker%s: B * %s * R / T(B) = %.1f keep%s pace with the S-part (B = %d rows, a mini-batch's); %d "
+             "give %.0f %% of the tokens/s that any number would",
+             d.rworkers, d.rworkers == 1 ? "" : "s", wishes_.prompt_tokens > 1 ? "(p + g/2)" : "S/2", formula,
+             formula <= 1 ? "s" : "", d.batch / d.mini_batches, d.rworkers, 100 * TokensWith(d.rworkers) / most));
     if (for_cache > needed) {
       Because(Text("the KV cache asks for %d of them, speed for %d", for_cache, needed));
     }
@@ -195,15 +209,22 @@ class Planner {
   void CheckWishes() {
     const SteadyPrediction& steady = result_.steady;
     if (wishes_.latency_s > 0 && steady.sequence_s > wishes_.latency_s) {
-      Short(Text("a sequence will take %.1f s, %.1f more than the %.1f asked for (%s bound): %s", steady.sequence_s,
-                 steady.sequence_s - wishes_.latency_s, wishes_.latency_s, steady.step.bound.c_str(),
-                 steady.step.bound == "R-part" ? "more R-workers or a smaller batch would help"
-                                               : "a faster device or fewer output tokens would help"));
+      Short(Text("a sequence will take %.1f s, %.1f more than the %.1f asked for (%s bound): %s would help",
+                 steady.sequence_s, steady.sequence_s - wishes_.latency_s, wishes_.latency_s, steady.step.bound.c_str(),
+                 Remedy(steady.step.bound)));
     }
     if (wishes_.tokens_per_s > 0 && steady.step.tokens_per_s < wishes_.tokens_per_s) {
       Short(Text("%.0f tokens/s are expected, %.0f less than the %.0f asked for (%s bound)", steady.step.tokens_per_s,
                  wishes_.tokens_per_s - steady.step.tokens_per_s, wishes_.tokens_per_s, steady.step.bound.c_str()));
     }
+  }
+
+  // Of a sequence that takes too long.
+  static const char* Remedy(const std::string& bound) {
+    if (bound == "R-part") return "more R-workers or a smaller batch";
+    if (bound == "link") return "a faster link or a smaller batch";
+    if (bound == "S-part") return "a faster device, a smaller batch or fewer output tokens";
+    return "a faster link, a faster device or fewer output tokens";
   }
 
   double PerMoney(double tokens_per_s, int sockets) const {
@@ -304,6 +325,14 @@ Result<Recommendation> Recommend(const Wishes& wishes) {
     return InvalidArgument(Text("%.0f prompt and output tokens are %.0f more than the model's context of %lld", longest,
                                 longest - static_cast<double>(wishes.model.max_position_embeddings),
                                 static_cast<long long>(wishes.model.max_position_embeddings)));
+  }
+  if (wishes.max_context != 0 && (static_cast<double>(wishes.max_context) < longest ||
+                                  wishes.max_context > wishes.model.max_position_embeddings)) {
+    return InvalidArgument(
+        Text("a longest sequence of %lld tokens: expected %.0f, what prompt and output tokens come "
+             "to, to the model's context of %lld",
+             static_cast<long long>(wishes.max_context), longest,
+             static_cast<long long>(wishes.model.max_position_embeddings)));
   }
   return Planner(wishes).Run();
 }

@@ -17,8 +17,9 @@ struct Wishes {
   ModelProfile times;
   int sockets = 1;  // R-workers that may be used, one each
   int mini_batches = 2;
-  double prompt_tokens = 0;
+  double prompt_tokens = 0;  // means
   double output_tokens = 1024;
+  int64_t max_context = 0;    // tokens of the longest sequence; 0: prompt and output tokens together
   double latency_s = 0;       // of a whole sequence at most; 0: none asked for
   double tokens_per_s = 0;    // at least; 0: none asked for
   int batch = 0;              // sequences in flight; 0: choose
@@ -44,6 +45,7 @@ struct Recommendation {
   Deployment deployment;         // what to run
   double balanced_rworkers = 0;  // the paper's P for that batch
   SteadyPrediction steady;
+  int64_t max_context = 0;
   int64_t workload_limit = 0;
   int interval = 0;  // F
   MemoryNeeds memory;

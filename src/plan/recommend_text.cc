@@ -60,7 +60,8 @@ std::string Table(const Wishes& wishes, const Recommendation& r) {
   const StepPrediction& step = r.steady.step;
   Append(&out, "%s: %s, %d layers\n", wishes.times.name.c_str(), Describe(wishes.times.key).c_str(),
          r.deployment.layers);
-  Append(&out, "sequences of %.0f prompt and %.0f output tokens\n\n", wishes.prompt_tokens, wishes.output_tokens);
+  Append(&out, "sequences of %.0f prompt and %.0f output tokens, the longest of %lld\n\n", wishes.prompt_tokens,
+         wishes.output_tokens, static_cast<long long>(r.max_context));
   Append(&out, "%-34s %d, in %d mini-batches\n", "batch (sequences in flight)", r.deployment.batch,
          r.deployment.mini_batches);
   Append(&out, "%-34s %d of %d (balanced: %.1f)\n", "R-workers, one a socket", r.deployment.rworkers, wishes.sockets,
@@ -97,6 +98,7 @@ ordered_json ToJson(const Wishes& wishes, const Recommendation& r) {
           {"batch", r.deployment.batch},
           {"mini_batches", r.deployment.mini_batches},
           {"rworkers", r.deployment.rworkers},
+          {"max_context", r.max_context},
           {"balanced_rworkers", r.balanced_rworkers},
           {"workload_limit", r.workload_limit},
           {"interval_steps", r.interval},
@@ -122,7 +124,6 @@ ordered_json ToJson(const Wishes& wishes, const Recommendation& r) {
 }
 
 ordered_json MakeConfig(const Wishes& wishes, const Recommendation& r, const ConfigChoice& choice) {
-  const auto context = static_cast<int64_t>(std::ceil(wishes.prompt_tokens + wishes.output_tokens));
   ordered_json rworkers = {{"kv_memory", KvMemory(r.memory.kv_of_rworker)}, {"block_tokens", wishes.block_tokens}};
   const ModelKey& key = wishes.times.key;
   if (key.kv_keys == key.kv_values) {
@@ -145,7 +146,7 @@ ordered_json MakeConfig(const Wishes& wishes, const Recommendation& r, const Con
         {"weights", choice.weights},
         {"dtype", choice.dtype},
         {"layers", r.deployment.layers},
-        {"max_context", context}}},
+        {"max_context", r.max_context}}},
       {"sworker", std::move(sworker)},
       {"rworkers", std::move(rworkers)},
       {"pipeline", {{"mini_batches", r.deployment.mini_batches}, {"max_batch", r.deployment.batch}}},

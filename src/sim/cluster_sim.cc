@@ -17,6 +17,7 @@ ClusterSim::ClusterSim(const plan::ModelProfile& profile, const SimOptions& opti
       sequences_(requests.size()),
       passes_(static_cast<size_t>(options.scheduler.mini_batches)),
       rworkers_(static_cast<size_t>(options.scheduler.num_rworkers)),
+      fault_is_on_(options.faults.size(), false),
       mini_batch_passes_(passes_.size(), 0) {
   for (size_t i = 0; i < requests.size(); ++i) sequences_[i].request = requests[i];
   for (Pass& one : passes_) {
@@ -32,13 +33,10 @@ SimReport ClusterSim::Run() {
   report_.workload_limit = scheduler_.stats().workload_limit;
   for (size_t i = 0; i < options_.faults.size(); ++i) {
     const Fault& fault = options_.faults[i];
-    const bool lost = fault.kind == Fault::Kind::kLost;
     const auto at = static_cast<Nanos>(fault.at_s * 1e9);
-    Push(at, lost ? Kind::kLost : Kind::kSlower, fault.rworker, static_cast<int64_t>(i));
-    if (fault.for_s > 0) {
-      Push(at + static_cast<Nanos>(fault.for_s * 1e9), lost ? Kind::kBack : Kind::kAsBefore, fault.rworker,
-           static_cast<int64_t>(i));
-    }
+    const auto lasts = static_cast<Nanos>(fault.for_s * 1e9);
+    Push(at, Kind::kFault, fault.rworker, static_cast<int64_t>(i));
+    if (lasts > 0) Push(at + lasts, Kind::kFaultOver, fault.rworker, static_cast<int64_t>(i));
   }
   if (!sequences_.empty()) Push(sequences_.front().request.arrival, Kind::kArrival, 0);
   if (options_.measure_from <= 0) BeginWindow();
@@ -82,23 +80,36 @@ void ClusterSim::Handle(const Event& event) {
       scheduler_.BlocksFreed(id);
       sequence(id).where = Where::kGone;
       const bool at_rest = std::none_of(passes_.begin(), passes_.end(), [](const Pass& one) { return one.running; });
-      if (at_rest && prefill_.empty()) PlanPrefill();  // no pass's end will ask
+      if (at_rest && prefill_.empty()) Pump();  // no pass's end will ask
       break;
     }
-    case Kind::kLost:
-      Lose(event.index);
+    case Kind::kFault:
+      SetFault(static_cast<size_t>(event.number), true);
       break;
-    case Kind::kBack:
-      if (!rworker(event.index).live) Return(event.index);
-      PlanPrefill();
-      break;
-    case Kind::kSlower:
-      parts_.SetSlowdown(event.index, options_.faults[static_cast<size_t>(event.number)].factor);
-      break;
-    case Kind::kAsBefore:
-      parts_.SetSlowdown(event.index, 1);
+    case Kind::kFaultOver:
+      SetFault(static_cast<size_t>(event.number), false);
       break;
   }
+}
+
+// Faults of one R-worker may overlap: it is as slow as all together make it, and back when none holds it down.
+void ClusterSim::SetFault(size_t index, bool on) {
+  const Fault& fault = options_.faults[index];
+  fault_is_on_[index] = on;
+  double slowdown = 1;
+  int losses = 0;
+  for (size_t i = 0; i < options_.faults.size(); ++i) {
+    const Fault& other = options_.faults[i];
+    if (!fault_is_on_[i] || other.rworker != fault.rworker) continue;
+    if (other.kind == Fault::Kind::kSlow) slowdown *= other.factor;
+    if (other.kind == Fault::Kind::kLost) ++losses;
+  }
+  parts_.SetSlowdown(fault.rworker, slowdown);
+  const bool live = rworker(fault.rworker).live;
+  if (live && losses > 0) Lose(fault.rworker);
+  if (live || losses > 0) return;
+  Return(fault.rworker);
+  Pump();
 }
 
 // Those that are there, up to what is kept with the scheduler: a refused one takes nobody's place.
@@ -114,7 +125,7 @@ void ClusterSim::Arrive() {
   if (arrived_ < sequences_.size() && options_.in_flight == 0) {
     Push(sequences_[arrived_].request.arrival, Kind::kArrival, 0);
   }
-  PlanPrefill();
+  Pump();
 }
 
 void ClusterSim::SubmitNext() {
@@ -179,10 +190,15 @@ void ClusterSim::DeviceDone(int owner) {
   }
 }
 
+void ClusterSim::Pump() {
+  PlanPrefill();
+  PlanIdle();
+}
+
 void ClusterSim::PlanPrefill() {
   while (prefill_.empty()) {
     const std::vector<PrefillItem> items = scheduler_.PlanPrefill();
-    if (items.empty()) break;
+    if (items.empty()) return;
     prefill_tokens_ = 0;
     for (const PrefillItem& item : items) {
       Sequence& s = sequence(item.sequence);
@@ -198,9 +214,7 @@ void ClusterSim::PlanPrefill() {
     if (prefill_.empty()) continue;
     prefill_stage_ = 0;
     StartDevice({.owner = kPrefill, .times = {.compute = parts_.PrefillStage(prefill_tokens_)}});
-    return;
   }
-  PlanIdle();
 }
 
 void ClusterSim::PrefillStageDone() {
@@ -212,7 +226,7 @@ void ClusterSim::PrefillStageDone() {
     return;
   }
   EndPrefill();
-  PlanPrefill();
+  Pump();
 }
 
 void ClusterSim::EndPrefill() {

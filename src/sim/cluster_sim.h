@@ -44,10 +44,8 @@ class ClusterSim {
     kRWorkerDone,  // index: an R-worker; number: mini-batch
     kStageReady,   // index: a mini-batch whose O is all there
     kFreed,        // number: a sequence whose blocks the R-worker has let go of
-    kLost,         // index: an R-worker; number: of its fault
-    kBack,         // the same
-    kSlower,       // the same
-    kAsBefore,     // the same
+    kFault,        // number: of the fault that begins
+    kFaultOver,    // the same
   };
   struct Event {
     Nanos at = 0;
@@ -108,6 +106,7 @@ class ClusterSim {
   void Attribute(const Job& job, Nanos begin);
   void DeviceDone(int owner);
 
+  void Pump();  // plans what may begin now
   void PlanPrefill();
   void PrefillStageDone();
   void EndPrefill();
@@ -122,6 +121,7 @@ class ClusterSim {
   void Attended(int mini_batch, int rworker);
   void EndPass(int mini_batch);
 
+  void SetFault(size_t index, bool on);
   void Lose(int rworker);
   void Return(int rworker);
   void BeginWindow();
@@ -139,6 +139,7 @@ class ClusterSim {
   std::vector<Sequence> sequences_;  // of id - 1
   std::vector<Pass> passes_;
   std::vector<RWorkerState> rworkers_;
+  std::vector<bool> fault_is_on_;
   std::priority_queue<Event, std::vector<Event>, Later> events_;
   std::vector<PrefillItem> prefill_;
   int64_t prefill_tokens_ = 0;

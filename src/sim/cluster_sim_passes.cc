@@ -83,14 +83,15 @@ void ClusterSim::Send(int mini_batch) {
     if (slice.rows == 0) continue;  // lost
     RWorkerState& state = rworker(slice.rworker);
     slice.times = parts_.Exchange(slice.rworker, slice.rows, slice.workload);
-    link_out_free_ = std::max(link_out_free_, now_) + slice.times.out;
-    const Nanos there = link_out_free_ + slice.times.latency;
+    const Nanos leaves = std::max(link_out_free_, now_);
+    link_out_free_ = leaves + slice.times.out;
+    const Nanos there = leaves + slice.times.there;
     const Nanos start = std::max(there, state.free_at);
-    state.free_at = start + slice.times.compute;
-    slice.r_part = state.free_at - there;
+    state.free_at = start + slice.times.busy;
+    slice.r_part = start - there + slice.times.kernels;
     slice.waited_for = true;
     ++one.waiting_for;
-    current_.r_busy[static_cast<size_t>(slice.rworker)] += slice.times.compute;
+    current_.r_busy[static_cast<size_t>(slice.rworker)] += slice.times.kernels;
     current_.wire_bytes += slice.times.bytes;
     if (timeline_ != nullptr) timeline_->RPart(slice.rworker, mini_batch, start, state.free_at);
     Push(state.free_at, Kind::kRWorkerDone, slice.rworker, mini_batch, state.life);
@@ -103,8 +104,9 @@ void ClusterSim::Attended(int mini_batch, int index) {
   Pass& one = pass(mini_batch);
   Slice& slice = one.slices[static_cast<size_t>(one.slice_of[static_cast<size_t>(index)])];
   slice.waited_for = false;
-  link_in_free_ = std::max(link_in_free_, now_ + slice.times.latency) + slice.times.in;
-  one.o_there = std::max(one.o_there, link_in_free_);
+  const Nanos leaves = std::max(link_in_free_, now_ + slice.times.latency_back);
+  link_in_free_ = leaves + slice.times.in;
+  one.o_there = std::max(one.o_there, leaves + slice.times.back);
   one.r_part = slice.r_part;
   if (--one.waiting_for == 0) Push(one.o_there, Kind::kStageReady, mini_batch);
 }
@@ -137,12 +139,7 @@ void ClusterSim::EndPass(int mini_batch) {
   }
   if (together > 0) current_.itl.Add(now_ - since, together);
   one.running = false;
-  if (measured_) return;
-  if (prefill_.empty()) {
-    PlanPrefill();  // and then whatever is idle, this mini-batch first of all
-  } else {
-    PlanIdle();
-  }
+  if (!measured_) Pump();
 }
 
 }  // namespace fastdecode::sim

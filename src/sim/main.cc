@@ -82,6 +82,9 @@ Status CheckFlags() {
   if (FLAGS_requests < 0 || !(FLAGS_rate >= 0) || FLAGS_in_flight < 0) {
     return InvalidArgument("--requests, --rate and --in_flight can't be negative");
   }
+  if (!FLAGS_model.empty() && !FLAGS_config.empty()) {
+    return InvalidArgument("--config names the model: leave --model out");
+  }
   if (FLAGS_rate > 0 && FLAGS_trace.empty()) return InvalidArgument("--rate needs --trace");
   if (FLAGS_rate > 0 && FLAGS_in_flight > 0) return InvalidArgument("--rate and --in_flight exclude each other");
   if (FLAGS_events != "layer" && FLAGS_events != "step") {
@@ -148,10 +151,15 @@ int64_t KvBytes(const Config& config) {
   return (config.rworkers.hosts.empty() ? config.rworkers.kv_memory : config.rworkers.hosts.front().kv_memory).bytes;
 }
 
-double Spread(const plan::Curve& curve) {
+// Mean over all points.
+double Spread(const std::vector<const plan::Curve*>& curves) {
   double sum = 0;
-  for (const plan::TimePoint& point : curve.points()) sum += point.spread;
-  return curve.empty() ? 0 : sum / static_cast<double>(curve.points().size());
+  size_t points = 0;
+  for (const plan::Curve* curve : curves) {
+    for (const plan::TimePoint& point : curve->points()) sum += point.spread;
+    points += curve->points().size();
+  }
+  return points == 0 ? 0 : sum / static_cast<double>(points);
 }
 
 // (largest - smallest) of about five repetitions is 2.33 standard deviations of a normal one.
@@ -160,8 +168,12 @@ constexpr double kDeviationsOfFive = 2.33;
 Status SetJitter(const plan::ModelProfile& model, SimOptions* sim) {
   sim->device_jitter = sim->rworker_jitter = FLAGS_jitter;
   if (FLAGS_jitter >= 0) return OkStatus();
-  sim->device_jitter = Spread(model.layer) / kDeviationsOfFive;
-  sim->rworker_jitter = model.rworkers.front().attend.spread / kDeviationsOfFive;
+  std::vector<const plan::Curve*> attended;
+  for (const plan::RWorkerProfile& rworker : model.rworkers) {
+    for (const plan::AttendCurve& curve : rworker.attended) attended.push_back(&curve.by_cached);
+  }
+  sim->device_jitter = Spread({&model.layer}) / kDeviationsOfFive;
+  sim->rworker_jitter = Spread(attended) / kDeviationsOfFive;
   if (sim->device_jitter <= 2 && sim->rworker_jitter <= 2) return OkStatus();
   return InvalidArgument(FLAGS_profile +
                          ": its repetitions spread by more than their size: measure again, or give --jitter");

@@ -39,22 +39,14 @@ Parts::Parts(const plan::ModelProfile& profile, const SimOptions& options)
       options_(options),
       stages_((options.layers + options.layers_per_event - 1) / options.layers_per_event),
       layers_a_stage_(static_cast<double>(options.layers) / stages_),
+      before_attention_(plan::ShareBeforeAttention(profile.key)),
       bytes_a_row_(plan::WireBytes(profile.key, 1)),
       slowdown_(static_cast<size_t>(options.scheduler.num_rworkers), 1.0),
-      random_(options.seed) {
-  const plan::ModelKey& key = profile.key;
-  const double qkv = static_cast<double>(key.head_dim) * (key.num_heads + 2 * key.num_kv_heads);
-  before_attention_ = static_cast<double>(key.hidden_size) * qkv / static_cast<double>(plan::LayerParameters(key));
-  out_share_ = qkv / (qkv + static_cast<double>(key.head_dim) * key.num_heads);
-  for (const plan::RWorkerProfile& rworker : profile.rworkers) latency_.push_back(rworker.wire.At(1));
-}
-
-const plan::RWorkerProfile& Parts::ProfileOf(int rworker) const {
-  return profile_.rworkers[static_cast<size_t>(rworker) % profile_.rworkers.size()];
-}
+      random_(options.seed) {}
 
 double Parts::speed(int rworker) const {
-  return ProfileOf(0).attend.seconds_per_token / ProfileOf(rworker).attend.seconds_per_token;
+  return profile_.rworkers.front().attend.seconds_per_token /
+         plan::RWorkerOf(profile_, rworker).attend.seconds_per_token;
 }
 
 Nanos Parts::Device(double seconds) { return ToNanos(seconds * random_.Jitter(options_.device_jitter)); }
@@ -76,25 +68,25 @@ DeviceTimes Parts::Stage(StageKind kind, int rows) {
 }
 
 ExchangeTimes Parts::Exchange(int rworker, int rows, int64_t workload) {
-  const plan::RWorkerProfile& profile = ProfileOf(rworker);
-  const double bytes = bytes_a_row_ * rows;
-  const double latency = latency_[static_cast<size_t>(rworker) % latency_.size()];
-  const double link = std::max(0.0, profile.wire.At(bytes) - latency);
+  const plan::RWorkerProfile& profile = plan::RWorkerOf(profile_, rworker);
+  const plan::WireTimes wire = plan::WireTimesOf(profile_, profile, rows);
   double compute = plan::AttendSeconds(profile, rows, static_cast<double>(workload));
   compute *= slowdown_[static_cast<size_t>(rworker)] * random_.Jitter(options_.rworker_jitter);
   if (options_.straggling > 0 && random_.Uniform() < options_.straggling) compute *= options_.straggler_factor;
-  const double on_rworker = options_.wire_on_rworker * (latency + link);
+  // The link is taken for as long as the bytes need, whatever share of it the R-worker's thread is taken, too.
   const double on_wire = 1 - options_.wire_on_rworker;
-  return {.out = ToNanos(layers_a_stage_ * on_wire * out_share_ * link),
-          .latency = ToNanos(layers_a_stage_ * on_wire * latency / 2),
-          .compute = ToNanos(layers_a_stage_ * (compute + on_rworker)),
-          .in = ToNanos(layers_a_stage_ * on_wire * (1 - out_share_) * link),
-          .bytes = std::llround(layers_a_stage_ * bytes)};
+  const auto layers = [this](double seconds) { return ToNanos(layers_a_stage_ * seconds); };
+  return {.out = layers(wire.out),
+          .in = layers(wire.in),
+          .there = layers(on_wire * (wire.out + wire.latency / 2)),
+          .busy = layers(compute + options_.wire_on_rworker * wire.total()),
+          .kernels = layers(compute),
+          .latency_back = layers(on_wire * wire.latency / 2),
+          .back = layers(on_wire * wire.in),
+          .bytes = std::llround(layers_a_stage_ * bytes_a_row_ * rows)};
 }
 
-Nanos Parts::Acknowledgement(int rworker) const {
-  return ToNanos(latency_[static_cast<size_t>(rworker) % latency_.size()]);
-}
+Nanos Parts::Acknowledgement(int rworker) const { return ToNanos(plan::RWorkerOf(profile_, rworker).wire.At(1)); }
 
 Nanos Parts::PrefillStage(int64_t tokens) {
   return Device((options_.layers - 1.0) / stages_ * profile_.prefill.At(static_cast<double>(tokens)));

@@ -35,11 +35,13 @@ enum class StageKind { kFirst, kMiddle, kLast };
 
 // One R-worker's exchange, of one event's layers.
 struct ExchangeTimes {
-  Nanos out = 0;      // the S-worker's link is taken by Q, K, V
-  Nanos latency = 0;  // one way
-  Nanos compute = 0;  // the R-worker is taken
-  Nanos in = 0;       // the link is taken by O
-  int64_t bytes = 0;  // both ways
+  Nanos out = 0, in = 0;   // the S-worker's link is taken by Q, K, V and by O
+  Nanos there = 0;         // from when the link takes Q, K, V until the R-worker begins with them
+  Nanos busy = 0;          // the R-worker is taken: it receives, computes, sends
+  Nanos kernels = 0;       // of that, in its kernels
+  Nanos latency_back = 0;  // O is on its way to the link
+  Nanos back = 0;          // from when the link takes O until it is there
+  int64_t bytes = 0;       // both ways
 };
 
 // Owns nothing but its random numbers; the profile must outlive it. One thread.
@@ -59,7 +61,6 @@ class Parts {
   void SetSlowdown(int rworker, double factor) { slowdown_[static_cast<size_t>(rworker)] = factor; }
 
  private:
-  const plan::RWorkerProfile& ProfileOf(int rworker) const;
   Nanos Device(double seconds);
 
   const plan::ModelProfile& profile_;
@@ -68,8 +69,6 @@ class Parts {
   double layers_a_stage_;
   double before_attention_;  // share of a layer's S-part until Q, K, V are made
   double bytes_a_row_;
-  double out_share_;             // Q, K, V's share of an exchange's bytes
-  std::vector<double> latency_;  // an entry of the profile's: of an exchange of no size
   std::vector<double> slowdown_;
   Random random_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 
 namespace fastdecode::sim {
@@ -10,6 +11,16 @@ namespace {
 
 constexpr double kMaxSeconds = 1e9;
 constexpr int64_t kMaxRequests = 100'000'000;
+constexpr long kMaxRWorkers = 100'000;
+
+// A number at the begin of `text`, without a sign; null: none, or too large. Else what follows it.
+const char* ParseRWorker(const char* text, int* rworker) {
+  char* end = nullptr;
+  const long number = *text >= '0' && *text <= '9' ? std::strtol(text, &end, 10) : -1;
+  if (number < 0 || number > kMaxRWorkers) return nullptr;
+  *rworker = static_cast<int>(number);
+  return end;
+}
 
 // "@12.5+2": `at` and `for`, both optional at the end of `text`.
 bool ParseTimes(const char* text, Fault* fault) {
@@ -29,9 +40,8 @@ bool ParseTimes(const char* text, Fault* fault) {
 
 Result<Fault> ParseLoss(const std::string& text) {
   Fault fault{.kind = Fault::Kind::kLost};
-  int used = 0;
-  if (std::sscanf(text.c_str(), "%d%n", &fault.rworker, &used) != 1 || fault.rworker < 0 ||
-      text[static_cast<size_t>(used)] != '@' || !ParseTimes(text.c_str() + used, &fault)) {
+  const char* const rest = ParseRWorker(text.c_str(), &fault.rworker);
+  if (rest == nullptr || *rest != '@' || !ParseTimes(rest, &fault)) {
     return InvalidArgument("'" + text + "': expected R-WORKER@SECONDS or R-WORKER@SECONDS+SECONDS, as in 3@12.5+2");
   }
   return fault;
@@ -40,8 +50,9 @@ Result<Fault> ParseLoss(const std::string& text) {
 Result<Fault> ParseSlowdown(const std::string& text) {
   Fault fault{.kind = Fault::Kind::kSlow};
   int used = 0;
-  if (std::sscanf(text.c_str(), "%dx%lf%n", &fault.rworker, &fault.factor, &used) != 2 || fault.rworker < 0 ||
-      !(fault.factor > 0 && fault.factor <= 1e6) || !ParseTimes(text.c_str() + used, &fault)) {
+  const char* const rest = ParseRWorker(text.c_str(), &fault.rworker);
+  if (rest == nullptr || std::sscanf(rest, "x%lf%n", &fault.factor, &used) != 1 ||
+      !(fault.factor > 0 && fault.factor <= 1e6) || !ParseTimes(rest + used, &fault)) {
     return InvalidArgument("'" + text +
                            "': expected R-WORKERxFACTOR, R-WORKERxFACTOR@SECONDS or R-WORKERxFACTOR@SECONDS+SECONDS, "
                            "as in 3x2.5@10+4");
@@ -67,7 +78,8 @@ Result<std::vector<SimRequest>> MakeRequests(const RequestOptions& options) {
                            std::to_string(kMaxRequests));
   }
   // A repetition follows the one before it after a mean gap.
-  const double span = entries.back().arrival_s;
+  double span = 0;
+  for (const TraceEntry& entry : entries) span = std::max(span, entry.arrival_s);
   const double period = span + (entries.size() > 1 ? span / static_cast<double>(entries.size() - 1) : 0);
   std::mt19937_64 random(options.seed);
   std::vector<SimRequest> requests(static_cast<size_t>(count));

@@ -15,7 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxFileBytes = int64_t{1} << 20;
 constexpr int kMaxDepth = 64;
 
 // An input iterator that tells how far the parser has read.
@@ -57,7 +56,8 @@ Result<std::string> ReadFile(const std::string& path) {
     return InvalidArgument(path + ": cannot be read: " + std::strerror(errno));
   }
   if (!S_ISREG(info.st_mode)) return InvalidArgument(path + ": expected a JSON file, found something else");
-  if (info.st_size > kMaxFileBytes) return InvalidArgument(path + ": larger than 1 MiB, so it is none of ours");
+  if (info.st_size > static_cast<int64_t>(kMaxJsonFileBytes))
+    return InvalidArgument(path + ": larger than 1 MiB, so it is none of ours");
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();

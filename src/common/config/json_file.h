@@ -8,6 +8,8 @@
 
 namespace fastdecode {
 
+inline constexpr size_t kMaxJsonFileBytes = size_t{1} << 20;
+
 // Reads and parses a file of at most 1 MiB. Broken JSON, a key given twice and
 // anything after the value are errors with line and column. kNotFound: no such file.
 Result<nlohmann::json> ReadJsonFile(const std::string& path);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "plan/hardware.h"
 
 namespace fastdecode::plan {
@@ -85,6 +87,18 @@ TEST(PerformanceModelTest, LatencyLimitIsThePapersFormula) {
   EXPECT_EQ(64, BatchForLatency(profile, Paper(0, 1), 1e6, 64));
 }
 
+// 6400 T(B) <= 60 s: the 1900 tokens of a prompt are no steps. Its prefill takes of the 60 s.
+TEST(PerformanceModelTest, LatencyLimitCountsThePromptsAsPrefill) {
+  ModelProfile profile = Bare();
+  Deployment prompts = Paper(0, 1);
+  prompts.prompt_tokens = 1901;
+  prompts.output_tokens = 100;
+  EXPECT_EQ(837, BatchForLatency(profile, prompts, 60, 4096));  // T = 9.375 ms
+  profile.prefill = Curve({{1, 10e-3, 0}, {1901, 10e-3, 0}});
+  EXPECT_EQ(832, BatchForLatency(profile, prompts, 60, 4096));  // 310 ms less: T = 9.327 ms
+  EXPECT_EQ(0, BatchForLatency(profile, prompts, 0.3, 4096));
+}
+
 TEST(PerformanceModelTest, KneeIsWhereEfficiencyStopsGrowing) {
   // E(B) = B / (1 ms + 10 us B): doubling 512 gives 1.089 times, doubling 256 gives 1.163.
   EXPECT_EQ(512, KneeOfEfficiency(Bare(), 1 << 16));
@@ -107,6 +121,35 @@ TEST(PerformanceModelTest, AnRWorkerWithoutRowsLimitsNobody) {
   // Two mini-batches of 3 rows: 2 * 1.03 ms / 0.2 us, on 3 R-workers as on more.
   for (const int rworkers : {3, 4, 8}) {
     EXPECT_NEAR(10300, static_cast<double>(WorkloadLimit(Bare(), Paper(6, rworkers))), 1) << rworkers;
+  }
+}
+
+// Sequences are dealt over all R-workers, not over each mini-batch's first ones: 8 on 8 are one each.
+TEST(PerformanceModelTest, EveryRWorkerGetsItsSequences) {
+  for (const auto& [batch, rworkers, most] : {std::tuple(8, 8, 1), std::tuple(8, 4, 2), std::tuple(20, 8, 3)}) {
+    EXPECT_NEAR(most * 100, PredictStep(Bare(), Paper(batch, rworkers), 100).workload, 1e-9) << batch;
+  }
+  // T is 1.04 ms, R 5 ms a sequence: with one each the two mini-batches' R-parts go on at the same time.
+  EXPECT_NEAR(32 * (1.04e-3 + 5e-3), PredictStep(Bare(), Paper(8, 8), 25000).step_s, 4e-3);
+  EXPECT_NEAR(32 * (2 * 5e-3), PredictStep(Bare(), Paper(8, 4), 25000).step_s, 4e-3);
+}
+
+// 64 rows of 32 KiB a layer, three quarters of them Q, K and V, over 100 MB/s.
+TEST(PerformanceModelTest, TheLinkCarriesNoMoreThanItCan) {
+  ModelProfile profile = Bare();
+  profile.rworkers[0].wire = Curve({{1, 1e-8, 0}, {1e8 + 1, 1 + 1e-8, 0}});
+  for (const int mini_batches : {2, 4, 8}) {
+    for (const int rworkers : {1, 8}) {
+      Deployment deployment = Paper(64, rworkers);
+      deployment.mini_batches = mini_batches;
+      const StepPrediction step = PredictStep(profile, deployment, 1);
+      const double out_s = 32 * 0.75 * 64 * 32768 / 100e6;
+      EXPECT_NEAR(out_s, step.link_busy_s, 1e-4 * out_s);  // an exchange's first byte is its latency
+      EXPECT_GE(step.step_s, out_s * (1 - 1e-4)) << mini_batches << " " << rworkers;
+      if (mini_batches > 2 && rworkers > 1) {
+        EXPECT_EQ("link", step.bound) << mini_batches;
+      }
+    }
   }
 }
 
@@ -172,6 +215,18 @@ TEST(PerformanceModelTest, PrefillTakesTheDeviceAndFillsItsGapsFirst) {
   EXPECT_NEAR(2 * 32 * 6e-3 + steady.prefill_s, steady.step.step_s, 1e-3);
   deployment.rworkers = 1;  // the R-worker holds everything up, and prefill costs nothing
   EXPECT_NEAR(PredictStep(profile, deployment, 352).step_s, PredictSteady(profile, deployment).step.step_s, 1e-9);
+}
+
+// 62.5 prompts of 1000 tokens a step: four at a time, as the S-worker does, not all together.
+TEST(PerformanceModelTest, NoMorePromptsTogetherThanMayBe) {
+  ModelProfile profile = Bare();
+  profile.prefill = Curve({{1000, 1e-3, 0}, {4000, 4e-3, 0}, {8000, 16e-3, 0}});
+  Deployment deployment = Paper(1000, 16);
+  deployment.prompt_tokens = 1001;
+  deployment.output_tokens = 16;
+  EXPECT_NEAR(31 * 4e-3 * 62.5 / 4, PredictSteady(profile, deployment).prefill_s, 1e-9);
+  deployment.prefill_tokens_per_step = 512;  // a longer one alone
+  EXPECT_NEAR(31 * 1e-3 * 62.5, PredictSteady(profile, deployment).prefill_s, 1e-9);
 }
 
 TEST(PerformanceModelTest, MemoryOfLlama7b) {

@@ -122,6 +122,9 @@ TEST(ProfileTest, NamesTheKeyThatCannotBeTrue) {
   EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["rworkers"][0]["wire"][0]["spread"] = -0.5; }),
               HasSubstr("models[0].rworkers[0].wire[0].spread: found -0.5"));
   EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["rworkers"] = json::array(); }), HasSubstr("models[0].rworkers"));
+  EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["rworkers"][0]["attended"][0]["times"][1]["seconds"] = 1e-10; }),
+              AllOf(HasSubstr("models[0].rworkers[0].attended[0].times[1].seconds: found 1e-10, which would be"),
+                    HasSubstr("bytes/s for this shape")));
   EXPECT_THAT(FaultOf([&](json& p) { p["models"][0]["rworkers"][0]["attended"][0]["times"][1]["seconds"] = -1; }),
               HasSubstr("models[0].rworkers[0].attended[0].times[1].seconds: found -1"));
   EXPECT_THAT(FaultOf([&](json& p) { p["models"] = 3; }), HasSubstr("models: found 3"));

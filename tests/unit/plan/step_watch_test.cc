@@ -49,6 +49,14 @@ TEST(StepWatchTest, TwoThatTakeTurnsAreOneStep) {
   EXPECT_EQ(0, watch.measured_step_s());
 }
 
+// Two sequences on eight R-workers are on two of them: each R-part reads one.
+TEST(StepWatchTest, FewSequencesAreOnRWorkersOfTheirOwn) {
+  StepWatch watch(Times(), {.layers = 4, .mini_batches = 2, .rworkers = 8});
+  watch.PassDone(0, 0, 8'000'000, 1, 1000, true);
+  watch.PassDone(1, 4'000'000, 12'000'000, 1, 1000, false);
+  EXPECT_NEAR(4 * 1e-3, watch.predicted().kernels_s, 1e-9);
+}
+
 TEST(StepWatchTest, PassesWithPrefillTellNothing) {
   StepWatch watch(Times(), kDeployment);
   watch.PassDone(0, 0, 8'000'000, 10, 200, true);

@@ -103,6 +103,38 @@ TEST(ClusterSim, TheWireCosts) {
   EXPECT_EQ(with.measured.wire_bytes, static_cast<int64_t>(10 * bytes));
 }
 
+// Four mini-batches whose rows take the link far longer than anything else: it is full, and never more than that,
+// whichever share of an exchange the R-worker's thread is taken.
+TEST(ClusterSim, TheLinkCarriesNoMoreThanItCan) {
+  plan::ModelProfile profile = Profile();
+  profile.layer = Constant(1e-6);
+  profile.rworkers[0].attend.seconds_per_token = 1e-12;
+  profile.rworkers[0].wire = plan::Curve({{1, 1e-9, 0}, {1e9 + 1, 1 + 1e-9, 0}});
+  for (const double share : {0.0, 0.5, 1.0}) {
+    SimOptions options = Options(4, 1024, 8);
+    options.wire_on_rworker = share;
+    const Measurement m = Simulate(profile, options, Equal(1024, 1, 20)).measured;
+    const double out_s = 0.75 * static_cast<double>(m.wire_bytes) / 1e9;  // Q, K, V
+    EXPECT_NEAR(out_s, static_cast<double>(m.wall) / 1e9, 0.1 * out_s) << share;
+    EXPECT_LE(out_s * (1 - 1e-4), static_cast<double>(m.wall) / 1e9) << share;  // a first byte is latency
+    EXPECT_LT(static_cast<double>(m.r_busy[0]), 0.01 * static_cast<double>(m.wall)) << "in its kernels";
+  }
+}
+
+// 10 prompts of 100 ms, one at a time on the device; those that are there decode meanwhile.
+TEST(ClusterSim, DecodingGoesOnBesidePrefill) {
+  plan::ModelProfile profile = Profile();
+  profile.prefill = plan::Curve({{1, 1e-4, 0}, {1001, 1e-1 + 1e-4, 0}});
+  for (const int mini_batches : {1, 2}) {
+    SimOptions options = Options(mini_batches, 10, 1);
+    options.scheduler.prefill_tokens_per_step = 100;
+    const SimReport report = Simulate(profile, options, Equal(10, 101, 5));
+    EXPECT_EQ(report.measured.ended, 10);
+    EXPECT_LT(report.measured.ttft.PercentileMs(0.1), 250) << mini_batches;
+    EXPECT_GT(report.measured.ttft.max_ms(), 900) << mini_batches;
+  }
+}
+
 TEST(ClusterSim, SharesSumToTheWall) {
   plan::ModelProfile profile = Profile();
   profile.copy_in = profile.copy_out = Constant(0.1 * kMs);
@@ -175,6 +207,22 @@ TEST(ClusterSim, AStragglerHoldsEverybodyUp) {
   EXPECT_NEAR(uneven.measured.step.mean_ms(), 10 * (1 + 3 * 3.025), 0.3);
 }
 
+// Faults of one R-worker may overlap: the end of one is not the end of the other.
+TEST(ClusterSim, OverlappingFaultsAddUp) {
+  SimOptions options = Options(1, 4, 4);
+  options.faults = {{.kind = Fault::Kind::kSlow, .rworker = 3, .factor = 2},
+                    {.kind = Fault::Kind::kSlow, .rworker = 3, .at_s = 0.1, .for_s = 0.2, .factor = 1.5}};
+  const SimReport slow = Simulate(Profile(), options, Equal(4, 3000, 50));
+  EXPECT_NEAR(slow.measured.step.PercentileMs(0.5), 10 * (1 + 2 * 3.025), 1);
+  EXPECT_NEAR(slow.measured.step.max_ms(), 10 * (1 + 3 * 3.0), 0.5);
+  options = Options(2, 4, 1);
+  options.faults = {{.kind = Fault::Kind::kLost, .rworker = 0, .at_s = 0.1, .for_s = 0.2},
+                    {.kind = Fault::Kind::kLost, .rworker = 0, .at_s = 0.2}};
+  const SimReport lost = Simulate(Profile(), options, Equal(10, 100, 60));
+  EXPECT_EQ(lost.measured.lost, 4);
+  EXPECT_EQ(lost.unfinished, 6) << "the second loss is for good";
+}
+
 TEST(ClusterSim, AClosedLoopKeepsSoMany) {
   SimOptions options = Options(2, 64, 2);
   options.in_flight = 8;
@@ -210,7 +258,7 @@ TEST(Faults, Texts) {
   EXPECT_EQ(slow->factor, 2.5);
   EXPECT_EQ(slow->at_s, 10);
   EXPECT_EQ(ParseSlowdown("7x2")->at_s, 0);
-  for (const char* text : {"", "3", "x@1", "-1@2", "3@-1", "3@1+0", "3@1+", "3@1 ", "3@nan"}) {
+  for (const char* text : {"", "3", "x@1", "-1@2", "3@-1", "3@1+0", "3@1+", "3@1 ", "3@nan", "4294967299@1", " 3@1"}) {
     EXPECT_FALSE(ParseLoss(text).ok()) << text;
   }
   for (const char* text : {"3", "3x", "3x0", "3x-1", "3xnan", "3x2@", "3x2+1"}) {
