@@ -36,7 +36,7 @@ SimReport ClusterSim::Run() {
     const auto at = static_cast<Nanos>(fault.at_s * 1e9);
     const auto lasts = static_cast<Nanos>(fault.for_s * 1e9);
     Push(at, Kind::kFault, fault.rworker, static_cast<int64_t>(i));
-    if (lasts > 0) Push(at + lasts, Kind::kFaultOver, fault.rworker, static_cast<int64_t>(i));
+    if (fault.for_s > 0) Push(at + lasts, Kind::kFaultOver, fault.rworker, static_cast<int64_t>(i));
   }
   if (!sequences_.empty()) Push(sequences_.front().request.arrival, Kind::kArrival, 0);
   if (options_.measure_from <= 0) BeginWindow();

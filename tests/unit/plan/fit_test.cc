@@ -58,8 +58,9 @@ TEST(FitServingTest, IsALineNowhereBelowZero) {
 
 // An error counts as a share of its pass: a long one that is off by as much as the short ones are long moves nothing.
 TEST(FitServingTest, ErrorsAreSharesOfThePass) {
-  const Curve line = FitServing({{1, 1e-3, 1e-2}, {2, 1e-3, 1e-2}, {128, 11e-3, 1}});
+  const Curve line = FitServing({{1, 1e-3, 1e-2}, {64, 1e-3, 1e-2}, {128, 51e-3, 1}});
   EXPECT_NEAR(1e-3, line.At(1), 0.1e-3);
+  EXPECT_NEAR(1e-3, line.At(64), 0.1e-3);
 }
 
 }  // namespace
