@@ -87,7 +87,6 @@ PipelineResult RunPipeline(int layers, const std::vector<PassTimes>& mini_batche
   }
   result.link_busy = std::max(out, in);
   if (!busy.empty()) result.rworker_busy = *std::max_element(busy.begin(), busy.end());
-  result.device_waits = std::max(0.0, result.step - result.device_busy);
   return result;
 }
 

