@@ -13,14 +13,15 @@
 //
 // The head's elements are padded to a multiple of 16 in values, so the last part may be half
 // as wide. Formats:
-//   f16, bf16  K [head_dim][32] of 2 bytes.  V [parts][32][width of the part] of 2 bytes.
+//   f16        K [head_dim][32] of 2 bytes.  V [parts][32][width of the part] of 2 bytes.
+//   the others in words of 4 bytes, n elements (bf16: 2, int8: 4, int4: 8) each: K [head_dim / n][32],
+//              a word n dimensions of a token; V [parts][32 / n][width of the part], a word n tokens.
+//              Element i of a word begins at its bit 16 (i % 2) + (i / 2) (32 / n). So a vector of
+//              words gives two vectors of elements for a mask or a shift each, and 16 words of 16 rows
+//              are a tile of AMX as they lie.
 //   int8, int4 value = stored * scale; -127 .. 127 with a scale a token and head; -8 .. 7 with a
-//              scale a token, head and part of the head (keys in the same parts).
-//              In words of 4 bytes, n elements (4 or 8) each: K [head_dim / n][32], a word n
-//              dimensions of a token; V [parts][32 / n][width of the part], a word n tokens.
-//              Element i of a word begins at its bit 16 (i % 2) + (i / 2) (32 / n), and has
-//              128 or 8 added, so is not negative.
-//              After that scales [32], int4: [parts][32].
+//              scale a token, head and part of the head (keys in the same parts). 128 or 8 is added to an
+//              element, so that it is not negative. After the words scales [32], int4: [parts][32].
 // A scale is a bf16: f32's range, and values are quantised with the scale as it is stored.
 // Everything is little-endian; tiles are multiples of 64 bytes.
 //

@@ -19,8 +19,13 @@ class Cell:
     threads: int
     kv: str
 
-    def options(self) -> list[str]:
-        """As our program and every driver read them."""
+    def formats(self) -> tuple[str, ...]:
+        """Of K and V, in ours: f16 and, where query heads share a KV head, bf16, as peers take the faster of the two."""
+        heads, kv_heads, _ = self.shape.split(",")
+        return (self.kv, "bf16") if self.kv == "f16" and heads != kv_heads else (self.kv,)
+
+    def options(self, kv: str = "") -> list[str]:
+        """As our program and every driver read them; `kv`: in this format instead."""
         heads, kv_heads, head_dim = self.shape.split(",")
         return [
             f"--heads={heads}",
@@ -28,7 +33,7 @@ class Cell:
             f"--head_dim={head_dim}",
             f"--contexts={self.load}",
             f"--threads={self.threads}",
-            f"--kv_dtype={self.kv}",
+            f"--kv_dtype={kv or self.kv}",
         ]
 
     def __str__(self) -> str:

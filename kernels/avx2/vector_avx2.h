@@ -49,6 +49,11 @@ struct Avx2 {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
   }
+  // The halves of each word.
+  static F LowerBf16(W words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
+  static F UpperBf16(W words) {
+    return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
   static W ZeroWords() { return _mm256_setzero_si256(); }
   static W SetWords(int32_t x) { return _mm256_set1_epi32(x); }
   static W BroadcastWord(const void* p) { return _mm256_castps_si256(Broadcast(static_cast<const float*>(p))); }

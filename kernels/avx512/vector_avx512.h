@@ -44,6 +44,11 @@ struct Avx512 {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
+  // The halves of each word.
+  static F LowerBf16(W words) { return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)); }
+  static F UpperBf16(W words) {
+    return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
   static W ZeroWords() { return _mm512_setzero_si512(); }
   static W SetWords(int32_t x) { return _mm512_set1_epi32(x); }
   static W BroadcastWord(const void* p) { return _mm512_castps_si512(Broadcast(static_cast<const float*>(p))); }

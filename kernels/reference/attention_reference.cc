@@ -26,7 +26,7 @@ void Write(std::byte* at, T value) {
   std::memcpy(at, &value, sizeof(T));
 }
 
-// Where an element is: its first byte (int8, int4: its word's), the bit in that word, and its scale.
+// Where an element is: its first byte (but for f16 its word's), the bit in that word, and its scale.
 struct Place {
   int64_t at;
   int shift;
@@ -49,7 +49,7 @@ template <KvFormat kFormat>
 struct KeyPlaces {
   static int64_t Payload(int32_t head_dim) { return int64_t{head_dim} * kTileTokens * ElementBits(kFormat) / 8; }
   static Place Of(int32_t head_dim, int32_t token, int32_t d) {
-    if (ElementBits(kFormat) == 16) return {(int64_t{d} * kTileTokens + token) * 2, 0, 0};
+    if (kFormat == KvFormat::kF16) return {(int64_t{d} * kTileTokens + token) * 2, 0, 0};
     constexpr int32_t kElements = ElementsOfWord(kFormat);
     const int32_t group = kFormat == KvFormat::kInt8 ? 0 : d / kPartDims;
     return {(int64_t{d / kElements} * kTileTokens + token) * 4, ShiftOf(kFormat, d % kElements),
@@ -66,7 +66,7 @@ struct ValuePlaces {
     const int32_t part = d / kPartDims;
     const int32_t width = std::min(PaddedDim(head_dim) - part * kPartDims, kPartDims);
     const int64_t part_at = int64_t{part} * kPartDims * kTileTokens * ElementBits(kFormat) / 8;
-    if (ElementBits(kFormat) == 16) return {part_at + (int64_t{token} * width + d % kPartDims) * 2, 0, 0};
+    if (kFormat == KvFormat::kF16) return {part_at + (int64_t{token} * width + d % kPartDims) * 2, 0, 0};
     constexpr int32_t kElements = ElementsOfWord(kFormat);
     const int32_t group = kFormat == KvFormat::kInt8 ? 0 : part;
     return {part_at + (int64_t{token / kElements} * width + d % kPartDims) * 4, ShiftOf(kFormat, token % kElements),
@@ -74,14 +74,26 @@ struct ValuePlaces {
   }
 };
 
+template <KvFormat kFormat>
+uint32_t ReadElement(const std::byte* tile, const Place& place) {
+  if (kFormat == KvFormat::kF16) return Read<uint16_t>(tile + place.at);
+  return Read<uint32_t>(tile + place.at) >> place.shift & MaskOf(kFormat);
+}
+template <KvFormat kFormat>
+void WriteElement(std::byte* tile, const Place& place, uint32_t element) {
+  if (kFormat == KvFormat::kF16) return Write(tile + place.at, static_cast<uint16_t>(element));
+  const uint32_t others = Read<uint32_t>(tile + place.at) & ~(MaskOf(kFormat) << place.shift);
+  Write(tile + place.at, others | element << place.shift);
+}
+
 template <KvFormat kFormat, class Places>
 double LoadElement(const std::byte* tile, int32_t head_dim, int32_t token, int32_t d) {
   const Place place = Places::Of(head_dim, token, d);
-  if constexpr (kFormat == KvFormat::kF16) return double{HalfToFloat(Read<uint16_t>(tile + place.at))};
-  if constexpr (kFormat == KvFormat::kBf16) return double{Bf16ToFloat(Read<uint16_t>(tile + place.at))};
+  const uint32_t element = ReadElement<kFormat>(tile, place);
+  if constexpr (kFormat == KvFormat::kF16) return double{HalfToFloat(static_cast<uint16_t>(element))};
+  if constexpr (kFormat == KvFormat::kBf16) return double{Bf16ToFloat(static_cast<uint16_t>(element))};
   const double scale = double{Bf16ToFloat(Read<uint16_t>(tile + place.scale_at))};
-  const int element = static_cast<int>(Read<uint32_t>(tile + place.at) >> place.shift & MaskOf(kFormat));
-  return scale * (element - OffsetOf(kFormat));
+  return scale * (static_cast<int>(element) - OffsetOf(kFormat));
 }
 
 template <KvFormat kFormat, class Places>
@@ -92,9 +104,9 @@ int StoreRow(const float* row, int32_t head_dim, int32_t token, std::byte* tile)
     if constexpr (kFormat == KvFormat::kF16) {
       const bool clipped = std::fabs(row[d]) > kLargestF16 && std::isfinite(row[d]);
       beyond += clipped ? 1 : 0;
-      Write(tile + place.at, FloatToHalf(clipped ? std::copysign(kLargestF16, row[d]) : row[d]));
+      WriteElement<kFormat>(tile, place, FloatToHalf(clipped ? std::copysign(kLargestF16, row[d]) : row[d]));
     } else {
-      Write(tile + place.at, SaturatedBf16(row[d], beyond));
+      WriteElement<kFormat>(tile, place, SaturatedBf16(row[d], beyond));
     }
   }
   return beyond;
@@ -110,9 +122,8 @@ int StoreQuantised(const float* row, int32_t head_dim, int32_t token, std::byte*
     Write(tile + scale_at, scale.stored);
     for (int32_t d = begin; d < end; ++d) {
       const Place place = Places::Of(head_dim, token, d);
-      const uint32_t others = Read<uint32_t>(tile + place.at) & ~(MaskOf(kFormat) << place.shift);
       const int quant = Quantise(row[d], scale, OffsetOf(kFormat) - 1) + OffsetOf(kFormat);
-      Write(tile + place.at, others | static_cast<uint32_t>(quant) << place.shift);
+      WriteElement<kFormat>(tile, place, static_cast<uint32_t>(quant));
     }
   }
   return 0;

@@ -22,6 +22,10 @@ class Prefetcher {
     _mm_prefetch(reinterpret_cast<const char*>(Next(ahead_.far)), _MM_HINT_T1);
     --left_;
   }
+  // As many lines, or what is left of the tile.
+  FD_INLINE inline void Lines(int count) {
+    for (; count > 0 && left_ > 0; --count) Line();
+  }
   // The next `bytes` of a walk are about to be worked on: asks for as much of what comes later, spread
   // evenly over all walks, so that the memory is never idle. A walk that is the only one (kOnce) does
   // so line by line instead, which is smoother, but costs a loop with little work its registers.

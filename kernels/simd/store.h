@@ -32,20 +32,19 @@ inline int NarrowF16(const float* row, int32_t count, uint16_t* out) {
   return beyond;
 }
 
-inline int NarrowBf16(const float* row, int32_t count, uint16_t* out) {
-  int beyond = 0;
-  for (int32_t i = 0; i < count; ++i) out[i] = SaturatedBf16(row[i], beyond);
+inline int StoreF16Key(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
+  uint16_t narrow[kMaxHeadDim];
+  const int beyond = NarrowF16(row, head_dim, narrow);
+  auto* to = reinterpret_cast<uint16_t*>(tile) + token;
+  for (int32_t d = 0; d < head_dim; ++d) to[d * kTileTokens] = narrow[d];
   return beyond;
 }
 
-using Narrow = int (*)(const float*, int32_t, uint16_t*);
-
-template <Narrow kNarrow>
-int StoreWideKey(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
-  uint16_t narrow[kMaxHeadDim];
-  const int beyond = kNarrow(row, head_dim, narrow);
-  auto* to = reinterpret_cast<uint16_t*>(tile) + token;
-  for (int32_t d = 0; d < head_dim; ++d) to[d * kTileTokens] = narrow[d];
+// Words of two dimensions.
+inline int StoreBf16Key(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
+  int beyond = 0;
+  auto* to = reinterpret_cast<uint16_t*>(tile) + 2 * token;
+  for (int32_t d = 0; d < head_dim; ++d) to[d / 2 * 2 * kTileTokens + d % 2] = SaturatedBf16(row[d], beyond);
   return beyond;
 }
 // Calls visit(first element, elements, bytes from the tile's start to the token's) for each part.
@@ -58,11 +57,20 @@ FD_INLINE inline void ForParts(int32_t head_dim, int32_t token, int element_byte
   }
 }
 
-template <Narrow kNarrow>
-int StoreWideValue(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
+inline int StoreF16Value(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
   int beyond = 0;
   ForParts(head_dim, token, 2, [&](int32_t d, int32_t count, int64_t at) {
-    beyond += kNarrow(row + d, count, reinterpret_cast<uint16_t*>(tile + at));
+    beyond += NarrowF16(row + d, count, reinterpret_cast<uint16_t*>(tile + at));
+  });
+  return beyond;
+}
+
+// Words of two tokens.
+inline int StoreBf16Value(const float* row, int32_t head_dim, int32_t token, std::byte* tile) {
+  int beyond = 0;
+  ForParts(head_dim, token & ~1, 2, [&](int32_t d, int32_t count, int64_t at) {
+    auto* const to = reinterpret_cast<uint16_t*>(tile + at) + token % 2;
+    for (int32_t i = 0; i < count; ++i) to[2 * i] = SaturatedBf16(row[d + i], beyond);
   });
   return beyond;
 }

@@ -11,11 +11,13 @@
 namespace fastdecode::kernels {
 namespace {
 
-// kLanes elements that lie side by side.
+// kLanes elements from the given place on, of row `row` (a dimension of keys, a token of values); rows of `width`
+// elements. bf16 has two rows in one of words, whose upper and lower halves they are.
 template <class I, KvFormat kFormat>
-FD_INLINE inline typename I::F LoadElements(const std::byte* p) {
-  if constexpr (kFormat == KvFormat::kF16) return I::LoadF16(p);
-  if constexpr (kFormat == KvFormat::kBf16) return I::LoadBf16(p);
+FD_INLINE inline typename I::F LoadElements(const std::byte* rows, int row, int width, int from) {
+  if constexpr (kFormat == KvFormat::kF16) return I::LoadF16(rows + (row * width + from) * 2);
+  const typename I::W words = I::LoadWords(rows + (row / 2 * width + from) * 4);
+  return row % 2 == 0 ? I::LowerBf16(words) : I::UpperBf16(words);
 }
 
 template <KvFormat kFormat>
@@ -51,8 +53,7 @@ struct WideKeys {
         Unroll<8>([&]<int i>() FD_INLINE {
           ahead.Row<kOnce, kRowBytes, i>();
           F key[T];
-          Unroll<T>([&]<int v>()
-                        FD_INLINE { key[v] = LoadElements<I, kFormat>(rows + i * kRowBytes + 2 * (t + v * L)); });
+          Unroll<T>([&]<int v>() FD_INLINE { key[v] = LoadElements<I, kFormat>(rows, i, kTileTokens, t + v * L); });
           Unroll<H>([&]<int h>() FD_INLINE {
             const F b = I::Broadcast(query + i * H + h);
             Unroll<T>([&]<int v>() FD_INLINE { sum[i % U][h][v] = I::Fma(key[v], b, sum[i % U][h][v]); });
@@ -93,10 +94,10 @@ struct WideValues {
           Unroll<kChains - 1>([&]<int u>() FD_INLINE { sum[u + 1][h][c] = I::Zero(); });
         });
       });
-      const auto add = [&]<int u>(int t) FD_INLINE {
-        const std::byte* const row = part + int64_t{t} * kRowBytes;
+      const auto add = [&]<int u>(const std::byte* rows, int row, int t) FD_INLINE {
         F value[C];
-        Unroll<C>([&]<int c>() FD_INLINE { value[c] = LoadElements<I, kFormat>(row + (first + c) * L * 2); });
+        Unroll<C>([&]<int c>()
+                      FD_INLINE { value[c] = LoadElements<I, kFormat>(rows, row, kVectors * 16, (first + c) * L); });
         Unroll<H>([&]<int h>() FD_INLINE {
           const F weight = I::Broadcast(weights + h * kTileTokens + t);
           Unroll<C>([&]<int c>() FD_INLINE { sum[u][h][c] = I::Fma(weight, value[c], sum[u][h][c]); });
@@ -107,10 +108,10 @@ struct WideValues {
         ahead.Working<kOnce>(8 * kRowBytes);
         Unroll<8>([&]<int i>() FD_INLINE {
           ahead.Row<kOnce, kRowBytes, i>();
-          add.template operator()<i % kChains>(t + i);
+          add.template operator()<i % kChains>(part + int64_t{t} * kRowBytes, i, t + i);
         });
       }
-      for (; t < tokens; ++t) add.template operator()<0>(t);
+      for (; t < tokens; ++t) add.template operator()<0>(part, t, t);
       Unroll<H>([&]<int h>() FD_INLINE {
         Unroll<C>([&]<int c>() FD_INLINE {
           F total = sum[0][h][c];

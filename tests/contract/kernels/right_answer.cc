@@ -134,10 +134,10 @@ Bound BoundOf(const AttentionKernel& kernel, const BoundedCase& c) {
   constexpr double kShort = 2.31 * 0x1p-16;
   bound.score_steps = !exact && c.keys >= KvFormat::kInt8 ? kShort : 0;
   bound.value_steps = !exact && c.values >= KvFormat::kInt8 ? kShort : 0;
-  // AMX: weights and values are hi + lo of 8 bits each, cut off and not rounded; a lo is below 2^-7 of its number.
-  // What is left out is lo * lo (2^-14), and a weight's lo is rounded to 8 bits (2^-16).
-  const bool tiles_of_bf16 = kernel.name == "amx" && c.vectors >= 5 && c.values == KvFormat::kF16;
-  bound.products = tiles_of_bf16 ? 0x1p-14 + 0x1p-16 : 0;
+  // AMX: weights are hi + lo of 8 bits each, hi cut off and lo rounded; so are f16 values, both cut off, and lo * lo,
+  // each below 2^-7 of its number, is left out.
+  if (kernel.name == "amx" && c.values == KvFormat::kF16 && c.vectors >= 8) bound.products = 0x1p-14 + 0x1p-16;
+  if (kernel.name == "amx" && c.values == KvFormat::kBf16 && c.vectors >= 4) bound.products = 0x1p-16;
   return bound;
 }
 

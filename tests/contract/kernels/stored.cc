@@ -14,12 +14,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 int Half(const std::byte* at) { return std::to_integer<int>(at[0]) | std::to_integer<int>(at[1]) << 8; }
 
-double Scale(const std::byte* at) { return Bf16Value(static_cast<uint16_t>(Half(at))); }
-
-double Wide(KvFormat format, const std::byte* at) {
-  const auto bits = static_cast<uint16_t>(Half(at));
-  return format == KvFormat::kF16 ? HalfValue(bits) : Bf16Value(bits);
-}
+double Bf16At(const std::byte* at) { return Bf16Value(static_cast<uint16_t>(Half(at))); }
 
 // Of four: the first and third in the lower half of a little-endian word, the others in its upper half.
 double Byte(const std::byte* word, int i) { return std::to_integer<int>(word[i % 2 * 2 + i / 2]) - 128; }
@@ -79,8 +74,8 @@ int64_t StoredValueBytes(KvFormat format, int head_dim) {
 }
 
 double StoredKeyScale(KvFormat format, const std::byte* tile, int head_dim, int token, int d) {
-  if (format == KvFormat::kInt8) return Scale(tile + head_dim * kTokens + token * 2);
-  if (format == KvFormat::kInt4) return Scale(tile + head_dim / 8 * kTokens * 4 + (d / kPart * kTokens + token) * 2);
+  if (format == KvFormat::kInt8) return Bf16At(tile + head_dim * kTokens + token * 2);
+  if (format == KvFormat::kInt4) return Bf16At(tile + head_dim / 8 * kTokens * 4 + (d / kPart * kTokens + token) * 2);
   return 1;
 }
 
@@ -88,13 +83,15 @@ double StoredKey(KvFormat format, const std::byte* tile, int head_dim, int token
   const double scale = StoredKeyScale(format, tile, head_dim, token, d);
   if (format == KvFormat::kInt8) return scale * Byte(tile + (d / 4 * kTokens + token) * 4, d % 4);
   if (format == KvFormat::kInt4) return scale * Nibble(tile + (d / 8 * kTokens + token) * 4, d % 8);
-  return Wide(format, tile + (d * kTokens + token) * 2);
+  // Of two in a little-endian word: the first in the lower half.
+  if (format == KvFormat::kBf16) return Bf16At(tile + (d / 2 * kTokens + token) * 4 + d % 2 * 2);
+  return HalfValue(static_cast<uint16_t>(Half(tile + (d * kTokens + token) * 2)));
 }
 
 double StoredValueScale(KvFormat format, const std::byte* tile, int head_dim, int token, int d) {
   const int padded = Padded(head_dim);
-  if (format == KvFormat::kInt8) return Scale(tile + padded * kTokens + token * 2);
-  if (format == KvFormat::kInt4) return Scale(tile + padded * kTokens / 2 + (d / kPart * kTokens + token) * 2);
+  if (format == KvFormat::kInt8) return Bf16At(tile + padded * kTokens + token * 2);
+  if (format == KvFormat::kInt4) return Bf16At(tile + padded * kTokens / 2 + (d / kPart * kTokens + token) * 2);
   return 1;
 }
 
@@ -108,7 +105,8 @@ double StoredValue(KvFormat format, const std::byte* tile, int head_dim, int tok
   if (format == KvFormat::kInt4) {
     return scale * Nibble(tile + before / 2 + (token / 8 * width + d % kPart) * 4, token % 8);
   }
-  return Wide(format, tile + (before + token * width + d % kPart) * 2);
+  if (format == KvFormat::kBf16) return Bf16At(tile + before * 2 + (token / 2 * width + d % kPart) * 4 + token % 2 * 2);
+  return HalfValue(static_cast<uint16_t>(Half(tile + (before + token * width + d % kPart) * 2)));
 }
 
 }  // namespace fastdecode::kernels
