@@ -21,15 +21,22 @@ inline constexpr float kLowest = -3.4028234663852886e38f;  // where a maximum st
 inline constexpr int kSumLanes = 16;
 
 // Lines of memory to ask for while a tile is worked on: what is read a little later, for the first-level
-// cache, and what is read later still, for the second.
+// cache, and what is read later still, for the second (kernels/simd/prefetch.h).
 struct Ahead {
   struct Lines {
     const std::byte* at = nullptr;
     int64_t count = 0;  // from `at` on; after them comes
     const std::byte* then = nullptr;
   };
+  // What is read in one go, and of it the place that is being read.
+  struct Run {
+    const std::byte* begin = nullptr;
+    int64_t bytes = 0;
+    const std::byte* next = nullptr;  // where the run after it begins
+    int64_t at = 0;
+  };
   Lines near;
-  Lines far;
+  Run far;
 };
 
 // Query vectors of one KV head: group heads of each of `rows` query rows, vector r * group + g.

@@ -2,9 +2,10 @@
 //
 // Tiles are visited in the order in which they lie in memory: block by block, in it all KV
 // heads of the piece, so that a piece is read in long runs. While a tile is worked on, the
-// lines kNearBytes further on along that order are asked for, and those kFarBytes further on
-// for the second-level cache: the memory prefetcher of a CPU loses its way at the end of each
-// run, and the first-level cache has too few requests in flight to find it again.
+// lines kNearBytes further on along that order are asked for, and what is read later still,
+// several pages at a time, for the second-level cache (simd/prefetch.h): the memory prefetcher of
+// a CPU loses its way at the end of each run, and the first-level cache has too few requests in
+// flight to find it again.
 #include "kernels/decode_attention.h"
 
 #include <algorithm>
@@ -18,7 +19,6 @@ namespace {
 constexpr float kLog2E = 1.44269504f;
 constexpr double kLn2 = 0.693147180559945309;
 constexpr int64_t kNearBytes = 2560;
-constexpr int64_t kFarBytes = 6144;
 constexpr int64_t kLine = 64;
 
 int64_t AlignedFloats(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -56,7 +56,7 @@ class Piece {
       const int32_t end = std::min(block_end, p_.token_end);
       for (int32_t head = p_.kv_head_begin; head < p_.kv_head_end; ++head) {
         for (int32_t token = begin; token < end; token += kTileTokens) {
-          if (MakeMasks(token)) AttendTile(head, token, NextTile(head, token, begin, end));
+          if (MakeMasks(token)) AttendTile(head, token, begin, end);
         }
       }
       begin = end;
@@ -127,18 +127,37 @@ class Piece {
     if (left > 0) return {at + bytes, (left + kLine - 1) / kLine, next};
     return {next - left, -1, nullptr};
   }
-  static Ahead AheadOf(const std::byte* at, const std::byte* end, const std::byte* next) {
-    return {LinesAfter(at, kNearBytes, end, next), LinesAfter(at, kFarBytes, end, next)};
+
+  // The run of memory that holds the tile of tokens begin .. end - 1 of a block: all heads of a whole block, else the
+  // head's tokens.
+  Ahead::Run RunOf(int32_t kv_head, int32_t begin, int32_t end) const {
+    const int32_t block = p_.layout.block_tokens;
+    const bool whole = begin % block == 0 && end % block == 0;
+    Ahead::Run run;
+    run.begin = TileAt(whole ? p_.kv_head_begin : kv_head, begin);
+    run.bytes = whole ? (p_.kv_head_end - p_.kv_head_begin) * p_.layout.head_bytes()
+                      : (end - begin + kTileTokens - 1) / kTileTokens * p_.layout.tile_bytes();
+    run.next = !whole && kv_head + 1 < p_.kv_head_end ? TileAt(kv_head + 1, begin)
+               : end < p_.token_end                   ? TileAt(p_.kv_head_begin, end)
+                                                      : run.begin + run.bytes;
+    return run;
   }
 
-  void AttendTile(int32_t kv_head, int32_t token, const std::byte* next_tile) const {
+  // Of a block's tokens begin .. end - 1.
+  void AttendTile(int32_t kv_head, int32_t token, int32_t begin, int32_t end_token) const {
     const Head head = Of(kv_head);
     const int32_t dim = p_.layout.head_dim;
     const std::byte* const tile = TileAt(kv_head, token);
     const std::byte* const values = tile + p_.layout.key_tile_bytes;
     const std::byte* const end = tile + p_.layout.tile_bytes();
+    const std::byte* const next_tile = NextTile(kv_head, token, begin, end_token);
     const std::byte* const next = next_tile != nullptr ? next_tile : end;
-    p_.codec->keys.scores({head.packed, vectors_, dim, tile, scores_, AheadOf(tile, end, next)});
+    Ahead::Run run = RunOf(kv_head, begin, end_token);
+    const auto ahead_of = [&](const std::byte* at) {
+      run.at = at - run.begin;
+      return Ahead{LinesAfter(at, kNearBytes, end, next), run};
+    };
+    p_.codec->keys.scores({head.packed, vectors_, dim, tile, scores_, ahead_of(tile)});
     const float cap = p_.options.soft_cap * kLog2E;
     for (int32_t r = 0; r < p_.rows; ++r) {
       const int64_t first = int64_t{r} * p_.options.group;
@@ -146,7 +165,7 @@ class Piece {
                        head.sums + first * kSumLanes, head.acc + first * padded_dim_, padded_dim_});
     }
     const int32_t tokens = std::min(p_.token_end - token, kTileTokens);
-    p_.codec->values.add({scores_, vectors_, dim, tokens, values, head.acc, AheadOf(values, end, next)});
+    p_.codec->values.add({scores_, vectors_, dim, tokens, values, head.acc, ahead_of(values)});
   }
 
   void End(int32_t kv_head) const {
