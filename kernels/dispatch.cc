@@ -57,7 +57,6 @@ uint32_t DetectCpuFeatures() {
   constexpr uint32_t kAvx512vnniBit = 1u << 11;  // leaf 7, ecx
   constexpr uint32_t kAmxBf16Bit = 1u << 22;     // leaf 7, edx
   constexpr uint32_t kAmxTileBit = 1u << 24;     // leaf 7, edx
-  constexpr uint32_t kAmxInt8Bit = 1u << 25;     // leaf 7, edx
   constexpr uint32_t kAvx512bf16Bit = 1u << 5;   // leaf 7.1, eax
   constexpr uint64_t kTileState = 0x60000;
   constexpr uint64_t kYmmState = 0x6;
@@ -77,10 +76,8 @@ uint32_t DetectCpuFeatures() {
   if ((ebx & kAvx512bwBit) != 0) features |= kAvx512bw;
   if ((ebx & kAvx512vlBit) != 0) features |= kAvx512vl;
   if ((ecx & kAvx512vnniBit) != 0) features |= kAvx512vnni;
-  if ((edx & kAmxTileBit) != 0 && (state & kTileState) == kTileState && MayUseTiles()) {
-    if ((edx & kAmxBf16Bit) != 0) features |= kAmxBf16;
-    if ((edx & kAmxInt8Bit) != 0) features |= kAmxInt8;
-  }
+  const bool amx = (edx & kAmxTileBit) != 0 && (edx & kAmxBf16Bit) != 0;
+  if (amx && (state & kTileState) == kTileState && MayUseTiles()) features |= kAmxBf16;
   if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvx512bf16Bit) != 0) features |= kAvx512bf16;
   return features;
 }
@@ -102,7 +99,6 @@ std::string FeatureNames(uint32_t features) {
   add(kAvx512vnni, "AVX-512-VNNI");
   add(kAvx512bf16, "AVX-512-BF16");
   add(kAmxBf16, "AMX-BF16");
-  add(kAmxInt8, "AMX-INT8");
   return names.empty() ? "none" : names;
 }
 

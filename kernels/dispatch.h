@@ -25,8 +25,7 @@ enum CpuFeature : uint32_t {
   kAvx512bw = 1u << 6,
   kAvx512vnni = 1u << 7,
   kAvx512bf16 = 1u << 8,
-  kAmxBf16 = 1u << 9,  // this and the next: and the system lets this process use the tiles
-  kAmxInt8 = 1u << 10,
+  kAmxBf16 = 1u << 9,  // and the system lets this process use the tiles
 };
 
 // What CPU and operating system offer together (cpuid and the enabled register state). Asks the

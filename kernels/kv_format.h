@@ -18,7 +18,7 @@
 //              a word n dimensions of a token; V [parts][32 / n][width of the part], a word n tokens.
 //              Element i of a word begins at its bit 16 (i % 2) + (i / 2) (32 / n). So a vector of
 //              words gives two vectors of elements for a mask or a shift each, and 16 words of 16 rows
-//              are a tile of AMX as they lie.
+//              of bf16 are a tile of AMX as they lie.
 //   int8, int4 value = stored * scale; -127 .. 127 with a scale a token and head; -8 .. 7 with a
 //              scale a token, head and part of the head (keys in the same parts). 128 or 8 is added to an
 //              element, so that it is not negative. After the words scales [32], int4: [parts][32].

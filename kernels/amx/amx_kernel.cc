@@ -9,18 +9,17 @@ namespace {
 AttentionKernel MakeAmx() {
   AttentionKernel kernel = kAvx512Kernel;  // a constant, there before any code runs
   kernel.name = "amx";
-  kernel.description = "AMX tiles of bf16 and int8 for several query vectors of a KV head, else AVX-512";
-  kernel.features |= kAvx512bf16 | kAmxBf16 | kAmxInt8;
+  kernel.description = "AMX tiles of bf16 for several query vectors of a KV head, else AVX-512";
+  kernel.features |= kAvx512bf16 | kAmxBf16;
   const auto take = [&](KvFormat format, const AmxOps& ops) {
     KeyOps& keys = kernel.keys[static_cast<int>(format)];
     keys.packed_floats = ops.packed_floats;
     keys.load_query = ops.load_query;
     keys.scores = ops.scores;
-    if (ops.add != nullptr) kernel.values[static_cast<int>(format)].add = ops.add;
+    kernel.values[static_cast<int>(format)].add = ops.add;
   };
   take(KvFormat::kF16, kAmxF16Ops);
   take(KvFormat::kBf16, kAmxBf16Ops);
-  take(KvFormat::kInt8, kAmxInt8Ops);
   kernel.enter = &EnterAmx;
   kernel.leave = &LeaveAmx;
   return kernel;

@@ -10,7 +10,7 @@ struct AmxOps {
   int64_t (*packed_floats)(int32_t vectors, int32_t head_dim);
   void (*load_query)(const QueryArgs& args);
   void (*scores)(const ScoreArgs& args);
-  void (*add)(const ValueArgs& args);  // null: AVX-512's
+  void (*add)(const ValueArgs& args);
 };
 
 // From how many query vectors on they are faster than AVX-512's, which does what is below (docs/performance.md):
@@ -20,7 +20,6 @@ inline constexpr int kMinDirectVectors = 4;
 
 extern const AmxOps kAmxF16Ops;
 extern const AmxOps kAmxBf16Ops;
-extern const AmxOps kAmxInt8Ops;
 
 void EnterAmx(int32_t vectors);
 void LeaveAmx(int32_t vectors);

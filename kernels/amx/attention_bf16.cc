@@ -48,7 +48,7 @@ void Scores(const ScoreArgs& a) {
       _tile_dpbf16ps(3, 5, 7);
       if (begin == 0 && s + 1 < steps) ahead.Lines(kBlockLines);
     }
-    Sums<float> sums;
+    Sums sums;
     StoreSums(sums);
     ahead.Rest();  // while what was stored becomes readable
     AddPairs(sums, a.packed[0], each, a.scores + int64_t{begin} * kTileTokens);

@@ -123,7 +123,7 @@ void TileScores(const ScoreArgs& a) {
                 });
     }
     for (int s = begin == 0 ? steps - 1 : 0; s < steps; ++s) MultiplyStep(query + s * step_bytes, each, keys[s]);
-    Sums<float> sums;
+    Sums sums;
     StoreSums(sums);
     AddPairs(sums, a.packed[0], each, a.scores + int64_t{begin} * kTileTokens);
     query += steps * step_bytes;

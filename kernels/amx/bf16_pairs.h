@@ -66,7 +66,7 @@ inline void PackPairs(const QueryArgs& a) {
 }
 
 // Sums 0, 1 are of half 0, hi and lo of the query apart, so that fewer wait for each other; 2, 3 of half 1.
-inline void AddPairs(const Sums<float>& sums, float scale, int each, float* scores) {
+inline void AddPairs(const Sums& sums, float scale, int each, float* scores) {
   const __m512 factor = _mm512_set1_ps(scale);
   for (int v = 0; v < each; ++v) {
     for (int half = 0; half < kHalves; ++half) {

@@ -1,8 +1,7 @@
 // What all of AMX's formats share: how the eight tiles are set up, and how query vectors are taken.
 //
 // Tiles 0 .. 3: sums; 4, 5: A, the query or the weights; these have a row for each query vector of a
-// pass. 6, 7: B, keys or values, 16 rows of 16 words of 4 bytes. A word holds what one
-// multiplication sums up for a lane: two bf16 or four bytes.
+// pass. 6, 7: B, keys or values, 16 rows of 16 words of two bf16, whose products one multiplication sums up.
 #pragma once
 
 #include <immintrin.h>
@@ -51,12 +50,10 @@ FD_INLINE inline void ZeroSums() {
 }
 
 // What the tiles 0 .. 3 hold.
-template <class T>
 struct alignas(64) Sums {
-  T of[4][kTileRows][16];
+  float of[4][kTileRows][16];
 };
-template <class T>
-FD_INLINE inline void StoreSums(Sums<T>& sums) {
+FD_INLINE inline void StoreSums(Sums& sums) {
   _tile_stored(0, sums.of[0], kRowBytes);
   _tile_stored(1, sums.of[1], kRowBytes);
   _tile_stored(2, sums.of[2], kRowBytes);

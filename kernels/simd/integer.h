@@ -46,21 +46,6 @@ FD_INLINE inline void AddChains(typename I::W (&sum)[U][H][C]) {
   });
 }
 
-// A query vector in fixed point, 16 bits, relative to its largest element, which is returned: NaN if one is not
-// finite, and then so are the scores.
-template <class I>
-float QuantiseQuery(const uint16_t* q, int32_t head_dim, int16_t* shorts) {
-  alignas(64) float row[kMaxHeadDim];
-  WidenF16(q, head_dim, row);
-  for (int d = head_dim; d % I::kLanes != 0; ++d) row[d] = 0;
-  const float largest = std::fabs(Extreme(row, head_dim));
-  const typename I::F inverse = I::Set(largest > 0 ? kLargestShort / largest : 0);
-  for (int d = 0; d < head_dim; d += I::kLanes) {
-    I::StoreShorts(shorts + d, I::Rounded(I::Mul(I::Load(row + d), inverse)));
-  }
-  return largest;
-}
-
 // Dimensions that share a scale: all of int8, a part of int4.
 template <int kBits>
 struct IntegerKeys {
@@ -77,8 +62,15 @@ struct IntegerKeys {
 
   template <class I>
   static void LoadVector(const uint16_t* q, int32_t head_dim, float scale, int count, float* to) {
+    alignas(64) float row[kMaxHeadDim];
     alignas(64) int16_t shorts[kMaxHeadDim];
-    const float largest = QuantiseQuery<I>(q, head_dim, shorts);
+    WidenF16(q, head_dim, row);
+    for (int d = head_dim; d % I::kLanes != 0; ++d) row[d] = 0;
+    const float largest = std::fabs(Extreme(row, head_dim));  // NaN if not finite, and then so are the scores
+    const typename I::F inverse = I::Set(largest > 0 ? kLargestShort / largest : 0);
+    for (int d = 0; d < head_dim; d += I::kLanes) {
+      I::StoreShorts(shorts + d, I::Rounded(I::Mul(I::Load(row + d), inverse)));
+    }
     for (int d = 0; d < head_dim; d += 2) std::memcpy(to + d / 2 * count, shorts + d, 4);
     to += int64_t{head_dim / 2} * count;
     for (int g = 0; g < Groups(head_dim); ++g) {
