@@ -19,7 +19,7 @@ inline constexpr uint64_t kStreams = 4;
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t kWindow = kStreams * kPage;
 inline constexpr int64_t kLead =
-    6144;  // how far before its window is read the first line of one is asked for, at least
+    6144;  // bytes by which a window is asked for earlier still: no line is less than this ahead
 
 class Prefetcher {
  public:

@@ -47,6 +47,7 @@ inline int StoreBf16Key(const float* row, int32_t head_dim, int32_t token, std::
   for (int32_t d = 0; d < head_dim; ++d) to[d / 2 * 2 * kTileTokens + d % 2] = SaturatedBf16(row[d], beyond);
   return beyond;
 }
+
 // Calls visit(first element, elements, bytes from the tile's start to the token's) for each part.
 template <class Visit>
 FD_INLINE inline void ForParts(int32_t head_dim, int32_t token, int element_bytes, Visit visit) {
