@@ -2,10 +2,9 @@
 // attention reaches.
 //
 // Unit: GB/s of K and V read (10^9 bytes; Q, O and partial results are not counted).
-// Roofline: the read bandwidth of the same threads over the same memory, measured in turns
-// with the passes. A pass is one step over as many layers as it takes to touch 1 GiB and
-// three times the last-level cache; the new token's append is part of it. Where the probe moved
-// by more than a tenth of its median, all is measured again, at most twice.
+// Roofline: the read bandwidth of the same threads over the same memory, measured before and after
+// each pass. A pass is one step over as many layers as it takes to touch 1 GiB and
+// three times the last-level cache; the new token's append is part of it.
 #include <gflags/gflags.h>
 
 #include <cstdio>
@@ -28,9 +27,16 @@ DEFINE_int32(threads, 1, "threads; 0: as many as this process may use CPUs");
 DEFINE_int32(block_tokens, 128, "tokens of a KV block");
 DEFINE_int32(passes, 5, "measured passes");
 DEFINE_string(kernel, "auto", "attention kernel: auto, or one by name");
+DEFINE_bool(in_turns, false, "print 'ready' and wait for a line on standard input before each measured pass");
 DEFINE_string(json, "", "append the line to this file too");
 
 namespace {
+
+void WaitForTurn() {
+  std::printf("ready\n");
+  std::fflush(stdout);
+  for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
+}
 
 bool Given(const char* flag) { return !gflags::GetCommandLineFlagInfoOrDie(flag).is_default; }
 
@@ -56,7 +62,8 @@ int main(int argc, char** argv) {
                                                 .threads = FLAGS_threads,
                                                 .block_tokens = FLAGS_block_tokens,
                                                 .passes = FLAGS_passes,
-                                                .kernel = FLAGS_kernel};
+                                                .kernel = FLAGS_kernel,
+                                                .before_pass = FLAGS_in_turns ? WaitForTurn : nullptr};
   const auto result = fastdecode::bench::RunBench(bench_case);
   if (!result.ok()) {
     std::fprintf(stderr, "bench_decode_attention: %s\n", result.status().message().c_str());

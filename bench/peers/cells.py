@@ -44,12 +44,25 @@ def cell_of(record: dict) -> Cell:
     return Cell(**record["cell"])
 
 
-def mean(record: dict, *path: str) -> float:
-    """Of a figure of ours, before and after the peers."""
-    values = []
-    for run in ("ours_before", "ours_after"):
-        value = record[run]
-        for key in path:
-            value = value[key]
-        values.append(value)
-    return sum(values) / len(values)
+def best_peer(record: dict) -> str | None:
+    """The one that attends to most tokens a second."""
+    rates = {
+        who: result["tokens_per_s"]
+        for who, result in record["results"].items()
+        if who in PEERS and "tokens_per_s" in result
+    }
+    return max(rates, key=rates.get) if rates else None
+
+
+def tokens_by_pass(result: dict) -> list[float]:
+    """Cached tokens attended to a second."""
+    return [rate / result["median"] * result["tokens_per_s"] for rate in result["by_pass"]]
+
+
+def ratios(record: dict, who: str) -> list[float]:
+    """Its tokens/s over the best peer's, round by round; empty: one of the two has no figure."""
+    best = best_peer(record)
+    result = record["results"].get(who, {})
+    if best is None or "by_pass" not in result:
+        return []
+    return [mine / other for mine, other in zip(tokens_by_pass(result), tokens_by_pass(record["results"][best]))]

@@ -16,8 +16,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-TRIAL_SECONDS = 0.3
-PASS_SECONDS = 2
+TRIAL_SECONDS = 0.1
+TRIALS = 3
+PASS_SECONDS = 0.5
 UNSUPPORTED = 4  # exit status: the peer has no such format or shape
 
 
@@ -35,6 +36,7 @@ class Case:
     layers: int  # 0: as many as it takes to leave the caches
     passes: int
     kv_dtype: str
+    in_turns: bool
 
     @property
     def contexts(self) -> list[int]:
@@ -80,6 +82,9 @@ def parse_case(description: str) -> Case:
     parser.add_argument("--layers", type=int, default=0, help="to cycle over; 0: enough to leave the caches (0)")
     parser.add_argument("--passes", type=positive, default=5, help="that are measured (5)")
     parser.add_argument("--kv_dtype", choices=("f16", "int8", "int4"), default="f16", help="of K and V (f16)")
+    parser.add_argument(
+        "--in_turns", action="store_true", help="print 'ready' and wait for a line on standard input before each pass"
+    )
     args = parser.parse_args()
     if args.heads % args.kv_heads:
         parser.error("--kv_heads must divide --heads")
@@ -90,7 +95,15 @@ def parse_case(description: str) -> Case:
         parser.error(f"--threads {args.threads}, but this process may use {allowed} CPUs")
     groups = args.contexts or ((args.batch or 32, args.context or 1024),)
     return Case(
-        args.heads, args.kv_heads, args.head_dim, groups, args.threads, max(args.layers, 0), args.passes, args.kv_dtype
+        args.heads,
+        args.kv_heads,
+        args.head_dim,
+        groups,
+        args.threads,
+        max(args.layers, 0),
+        args.passes,
+        args.kv_dtype,
+        args.in_turns,
     )
 
 
@@ -171,12 +184,22 @@ class Runner:
             attend(layer)
         return time.perf_counter() - start
 
-    def fit(self, seconds: float) -> float:
-        """Lets a pass take about that long; returns the tokens a second of one such pass."""
+    def fit(self, seconds: float) -> None:
+        """Lets a pass take about that long."""
         self.in_pass = 1
         self.run()
         self.in_pass = max(1, min(len(self.layers), int(seconds / self.run())))
-        return self.in_pass / self.run()
+
+    def try_out(self) -> float:
+        """Layers a second, of a few short passes the fastest."""
+        self.fit(TRIAL_SECONDS)
+        return self.in_pass / min(self.run() for _ in range(TRIALS))
+
+
+def wait_for_turn(case: Case) -> None:
+    if case.in_turns:
+        print("ready", flush=True)
+        sys.stdin.readline()
 
 
 def measure(case: Case, peer: str, version: str, forms) -> dict:
@@ -187,7 +210,7 @@ def measure(case: Case, peer: str, version: str, forms) -> dict:
         if not error < form.worst_error:
             raise RuntimeError(f"{peer}, {form.name}: relative error {error:.3g}")
         runner = Runner(case, form)
-        speed = runner.fit(TRIAL_SECONDS)
+        speed = runner.try_out()
         if best is None or speed > best[0]:
             best = (speed, form, error)
         del runner  # one K/V memory at a time
@@ -195,7 +218,10 @@ def measure(case: Case, peer: str, version: str, forms) -> dict:
     runner = Runner(case, form)
     runner.fit(PASS_SECONDS)
     pass_bytes = runner.layer_bytes * runner.in_pass
-    rates = [pass_bytes / runner.run() / 1e9 for _ in range(case.passes)]
+    rates = []
+    for _ in range(case.passes):
+        wait_for_turn(case)
+        rates.append(pass_bytes / runner.run() / 1e9)
     median = statistics.median(rates)
     return {
         "name": "decode_attention_peer",
@@ -218,6 +244,7 @@ def measure(case: Case, peer: str, version: str, forms) -> dict:
         "median": round(median, 4),
         "min": round(min(rates), 4),
         "max": round(max(rates), 4),
+        "by_pass": [round(rate, 4) for rate in rates],
         "tokens_per_s": round(median * 1e9 / form.bytes_per_token),
         "relative_error": float(f"{error:.3g}"),
     }

@@ -13,6 +13,9 @@ namespace {
 constexpr int64_t kPartUnit = 2048;  // 256 bytes a stream, 8 streams
 constexpr int kStreams[] = {1, 2, 4, 8};
 constexpr int kPrefetchBytes[] = {0, 512, 1024, 4096};
+// The fastest of one pass each are measured again in turns: one pass may have met a slow moment of the machine.
+constexpr size_t kFinalists = 4;
+constexpr int kFinalRounds = 3;
 
 // Keeps the compiler from dropping the reads.
 std::atomic<uint64_t> sink{0};
@@ -53,23 +56,31 @@ void ReadBandwidth::ReadPart(int thread) const {
 
 ReadMethod ReadBandwidth::FindBest(int64_t deadline_ns) {
   const uint32_t features = kernels::DetectCpuFeatures();
-  ReadMethod best;
-  double best_rate = -1;
+  struct Tried {
+    ReadMethod method;
+    double rate;
+  };
+  std::vector<Tried> tried;
+  const auto late = [&] { return !tried.empty() && NowNs() >= deadline_ns; };
   for (const kernels::ReadStreamKernel& kernel : kernels::ReadStreamKernels()) {
     if ((kernel.features & ~features) != 0) continue;
     for (const int streams : kStreams) {
       for (const int prefetch_bytes : kPrefetchBytes) {
-        if (best.kernel != nullptr && NowNs() >= deadline_ns) return best;
+        if (late()) break;
         const ReadMethod method{&kernel, streams, prefetch_bytes};
-        const double rate = Measure(method);
-        if (rate > best_rate) {
-          best_rate = rate;
-          best = method;
-        }
+        tried.push_back({method, Measure(method)});
       }
     }
   }
-  return best;
+  const auto faster = [](const Tried& a, const Tried& b) { return a.rate > b.rate; };
+  std::sort(tried.begin(), tried.end(), faster);
+  tried.resize(std::min(tried.size(), kFinalists));
+  for (int round = 0; round < kFinalRounds; ++round) {
+    for (Tried& finalist : tried) {
+      if (!late()) finalist.rate = std::max(finalist.rate, Measure(finalist.method));
+    }
+  }
+  return std::min_element(tried.begin(), tried.end(), faster)->method;
 }
 
 int64_t LastLevelCacheBytes() {

@@ -38,8 +38,8 @@ class ReadBandwidth {
   // One pass: bytes a second.
   double Measure(const ReadMethod& method);
 
-  // The method that is fastest here, after one pass of each that this CPU can run. None is
-  // begun after `deadline_ns` (NowNs) but the first.
+  // The method that is fastest here: one pass of each that this CPU can run, a few more of the
+  // fastest. None is begun after `deadline_ns` (NowNs) but the first.
   ReadMethod FindBest(int64_t deadline_ns = std::numeric_limits<int64_t>::max());
 
  private:

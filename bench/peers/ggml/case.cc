@@ -22,6 +22,7 @@ constexpr const char* kUsage =
     "  --layers N                            to cycle over; 0: enough to leave the caches\n"
     "  --passes N                            that are measured\n"
     "  --kv_dtype f16|int8|int4              int8 is ggml's q8_0, int4 its q4_0\n"
+    "  --in_turns                            print 'ready' and wait for a line on standard input before each pass\n"
     "Exit status: 0 done, 2 usage, 3 could not measure, 4 no such format.\n";
 
 [[noreturn]] void Fail(const std::string& what) {
@@ -67,11 +68,12 @@ int64_t Case::context_tokens() const {
 }
 
 Case ParseCase(int argc, char** argv) {
-  static const std::vector<std::string> names = {"heads",   "kv_heads", "head_dim", "batch",    "context", "contexts",
-                                                 "threads", "layers",   "passes",   "kv_dtype", "help"};
+  static const std::vector<std::string> names = {"heads",   "kv_heads", "head_dim", "batch",    "context",  "contexts",
+                                                 "threads", "layers",   "passes",   "kv_dtype", "in_turns", "help"};
   std::vector<option> options;
   for (const std::string& name : names) {
-    options.push_back({name.c_str(), name == "help" ? no_argument : required_argument, nullptr, 0});
+    const bool bare = name == "help" || name == "in_turns";
+    options.push_back({name.c_str(), bare ? no_argument : required_argument, nullptr, 0});
   }
   options.push_back({nullptr, 0, nullptr, 0});
   std::map<std::string, std::string> given;
@@ -95,6 +97,7 @@ Case ParseCase(int argc, char** argv) {
   c.threads = static_cast<int>(number("threads", c.threads));
   c.layers = number("layers", c.layers, 0);
   c.passes = static_cast<int>(number("passes", c.passes));
+  c.in_turns = given.count("in_turns") != 0;
   if (given.count("kv_dtype") != 0) c.kv_dtype = given["kv_dtype"];
   if (given.count("contexts") != 0) {
     if (given.count("batch") + given.count("context") != 0) Fail("--contexts takes the place of --batch and --context");

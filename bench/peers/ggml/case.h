@@ -22,6 +22,7 @@ struct Case {
   int64_t layers = 0;  // 0: as many as it takes to leave the caches
   int passes = 5;
   std::string kv_dtype = "f16";
+  bool in_turns = false;  // wait for a line on standard input before each measured pass
 
   int64_t sequences() const;
   int64_t context_tokens() const;  // summed over the sequences

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -23,8 +24,8 @@ namespace {
 using rworker::AttentionService;
 
 constexpr int64_t kMostBytes = int64_t{4} << 30;  // of K and V in all layers, unless one has more
-constexpr int kAttempts = 3;
-constexpr double kSteady = 0.1;  // how far the probe may move, of its median
+constexpr int kTries = 5;                         // of a pass
+constexpr double kSteady = 0.1;                   // how far the probe may move over a pass
 
 std::vector<uint16_t> RandomRows(int64_t elements, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -136,7 +137,16 @@ double Spread(const std::vector<double>& rates) {
   return (*most - *least) / Median(rates);
 }
 
+// Of read bandwidth, by pass.
+std::vector<double> Shares(const BenchResult& r) {
+  std::vector<double> shares;
+  for (size_t pass = 0; pass < r.attend.size(); ++pass) shares.push_back(r.attend[pass] / r.read[pass]);
+  return shares;
+}
+
 }  // namespace
+
+double ShareOfRead(const BenchResult& result) { return Median(Shares(result)); }
 
 Result<BenchResult> RunBench(const BenchCase& c) {
   FD_RETURN_IF_ERROR(CheckCase(c));
@@ -185,17 +195,22 @@ Result<BenchResult> RunBench(const BenchCase& c) {
   rworker::ReadBandwidth probe(&pool, memory.data(), memory.bytes(), memory.num_parts());
   const rworker::ReadMethod method = c.read_method.kernel != nullptr ? c.read_method : probe.FindBest();
   result.read_method = method.ToString();
-  while (!result.steady && result.attempts < kAttempts) {
-    ++result.attempts;
-    result.read.clear();
-    result.attend.clear();
-    for (int pass = 0; pass < c.passes; ++pass) {
-      result.read.push_back(probe.Measure(method));
+  for (int pass = 0; pass < c.passes; ++pass) {
+    if (c.before_pass) c.before_pass();
+    double before = probe.Measure(method);
+    for (int tries = 1;; ++tries) {
       FD_ASSIGN_OR_RETURN(const int64_t ns, Pass(*service, contexts, qkv, o));
-      result.attend.push_back(static_cast<double>(result.pass_bytes) * 1e9 / static_cast<double>(ns));
+      const double after = probe.Measure(method);
+      const bool steady = std::abs(after - before) <= kSteady * std::min(before, after);
+      if (steady || tries == kTries) {
+        result.attend.push_back(static_cast<double>(result.pass_bytes) * 1e9 / static_cast<double>(ns));
+        result.read.push_back((before + after) / 2);
+        result.unsteady += steady ? 0 : 1;
+        break;
+      }
+      ++result.left_out;
+      before = after;
     }
-    result.read.push_back(probe.Measure(method));
-    result.steady = Spread(result.read) <= kSteady;
   }
   return result;
 }
@@ -206,6 +221,7 @@ std::string ToJson(const BenchCase& c, const BenchResult& r) {
     to["min"] = *std::min_element(rates.begin(), rates.end()) / 1e9;
     to["max"] = *std::max_element(rates.begin(), rates.end()) / 1e9;
     to["spread"] = Spread(rates);
+    for (const double rate : rates) to["by_pass"].push_back(rate / 1e9);
   };
   nlohmann::ordered_json json;
   json["name"] = "decode_attention";
@@ -228,9 +244,10 @@ std::string ToJson(const BenchCase& c, const BenchResult& r) {
   json["tokens_per_s"] = Median(r.attend) / static_cast<double>(r.pass_bytes) * context_tokens * r.layers;
   json["limit"] = {{"what", "read bandwidth: " + r.read_method}, {"unit", "GB/s"}};
   spread(r.read, json["limit"]);
-  json["ratio"] = Median(r.attend) / Median(r.read);
-  json["attempts"] = r.attempts;
-  json["steady"] = r.steady;
+  json["ratio"] = ShareOfRead(r);
+  json["ratio_spread"] = Spread(Shares(r));
+  json["left_out"] = r.left_out;
+  json["unsteady"] = r.unsteady;
   return json.dump();
 }
 

@@ -1,9 +1,12 @@
 // One cell of the decode attention bench: an R-worker's AttentionService filled with
-// sequences of given lengths, passes over all its layers in turns with passes of the
-// read-bandwidth probe over the same memory.
+// sequences of given lengths, passes over all its layers, each between two passes of the
+// read-bandwidth probe over the same memory. A machine shared with others changes its speed
+// within milliseconds or minutes: a pass is held against the probe's two passes around it, and
+// one in which these differ by more than a tenth is left out and measured again.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,8 +29,9 @@ struct BenchCase {
   int block_tokens = 128;
   int passes = 5;
   std::string kernel = "auto";
-  rworker::CpuTopology topology{};    // without nodes: this machine's
-  rworker::ReadMethod read_method{};  // the fastest, where it is known; without a kernel it is found first
+  rworker::CpuTopology topology{};      // without nodes: this machine's
+  rworker::ReadMethod read_method{};    // the fastest, where it is known; without a kernel it is found first
+  std::function<void()> before_pass{};  // of each measured one: waits for its turn
 };
 
 struct BenchResult {
@@ -39,15 +43,18 @@ struct BenchResult {
   bool pinned = false;
   std::string read_method;
   std::vector<double> attend;  // bytes of K and V a second, by pass
-  std::vector<double> read;    // bytes a second, the probe's passes between them
-  int attempts = 0;            // all is measured again, at most twice, where the probe moved
-  bool steady = false;         // by more than a tenth; still so the last time: not steady
+  std::vector<double> read;    // bytes a second, by pass: mean of the probe before and after it
+  int left_out = 0;            // passes measured again since the probe moved by more than a tenth
+  int unsteady = 0;            // passes that are in, though it moved in every try
 };
+
+// The median of the passes' shares of the read bandwidth.
+double ShareOfRead(const BenchResult& result);
 
 Result<BenchResult> RunBench(const BenchCase& bench_case);
 
-// One JSON object, one line: name, case, unit, median, min, max, spread, tokens_per_s
-// (cached tokens attended to, over sequences and layers), limit, ratio.
+// One JSON object, one line: name, case, unit, median, min, max, spread, by_pass, tokens_per_s
+// (cached tokens attended to, over sequences and layers), limit, ratio (the median of the passes').
 std::string ToJson(const BenchCase& bench_case, const BenchResult& result);
 
 }  // namespace fastdecode::bench

@@ -175,7 +175,7 @@ class SelfTest {
       finding.value += "not measured: " + result.status().message();
       return;
     }
-    const double share = Median(result->attend) / Median(result->read);
+    const double share = bench::ShareOfRead(*result);
     finding.value += Threads(threads_) + " read K and V at " + Format("%.1f GB/s", Median(result->attend) / 1e9) +
                      Format(", %.2f of the read bandwidth", share);
     if (share >= kGoodShare) return;
