@@ -20,23 +20,13 @@ namespace fastdecode::kernels {
 inline constexpr float kLowest = -3.4028234663852886e38f;  // where a maximum starts; finite, so that differences are
 inline constexpr int kSumLanes = 16;
 
-// Lines of memory to ask for while a tile is worked on: what is read a little later, for the first-level
-// cache, and what is read later still, for the second (kernels/simd/prefetch.h).
+// What is read in one go, and of it the place that is being read: while a tile is worked on, lines that
+// follow are asked for (kernels/simd/prefetch.h).
 struct Ahead {
-  struct Lines {
-    const std::byte* at = nullptr;
-    int64_t count = 0;  // from `at` on; after them comes
-    const std::byte* then = nullptr;
-  };
-  // What is read in one go, and of it the place that is being read.
-  struct Run {
-    const std::byte* begin = nullptr;
-    int64_t bytes = 0;
-    const std::byte* next = nullptr;  // where the run after it begins
-    int64_t at = 0;
-  };
-  Lines near;
-  Run far;
+  const std::byte* begin = nullptr;
+  int64_t bytes = 0;
+  const std::byte* next = nullptr;  // where the run after it begins; null: it is the last
+  int64_t at = 0;
 };
 
 // Query vectors of one KV head: group heads of each of `rows` query rows, vector r * group + g.

@@ -1,25 +1,22 @@
 // The walk that all kernels share: over tiles of a sequence, over the KV heads of a piece.
 //
 // Tiles are visited in the order in which they lie in memory: block by block, in it all KV
-// heads of the piece, so that a piece is read in long runs. While a tile is worked on, the
-// lines kNearBytes further on along that order are asked for, and what is read later still,
-// several pages at a time, for the second-level cache (simd/prefetch.h): the memory prefetcher of
-// a CPU loses its way at the end of each run, and the first-level cache has too few requests in
-// flight to find it again.
+// heads of the piece, so that a piece is read in long runs. While a tile is worked on, what comes
+// next along that order is asked for, across the ends of runs (simd/prefetch.h), where the
+// memory prefetcher of a CPU loses its way.
 #include "kernels/decode_attention.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/quantise.h"
+#include "kernels/simd/prefetch.h"
 
 namespace fastdecode::kernels {
 namespace {
 
 constexpr float kLog2E = 1.44269504f;
 constexpr double kLn2 = 0.693147180559945309;
-constexpr int64_t kNearBytes = 2560;
-constexpr int64_t kLine = 64;
 
 int64_t AlignedFloats(int64_t floats) { return (floats + 15) / 16 * 16; }
 
@@ -49,11 +46,11 @@ class Piece {
         masks_(reinterpret_cast<uint32_t*>(scores_ + int64_t{vectors_} * kTileTokens)) {}
 
   void Run() {
+    Prefetcher::Begin(RunOf(p_.kv_head_begin, p_.token_begin, EndInBlock(p_.token_begin)));
     for (int32_t head = p_.kv_head_begin; head < p_.kv_head_end; ++head) Begin(head);
     if (kernel_.enter != nullptr) kernel_.enter(vectors_);
     for (int32_t begin = p_.token_begin; begin < p_.token_end;) {
-      const int32_t block_end = (begin / p_.layout.block_tokens + 1) * p_.layout.block_tokens;
-      const int32_t end = std::min(block_end, p_.token_end);
+      const int32_t end = EndInBlock(begin);
       for (int32_t head = p_.kv_head_begin; head < p_.kv_head_end; ++head) {
         for (int32_t token = begin; token < end; token += kTileTokens) {
           if (MakeMasks(token)) AttendTile(head, token, begin, end);
@@ -75,6 +72,11 @@ class Piece {
   Head Of(int32_t kv_head) const {
     float* const at = heads_ + (kv_head - p_.kv_head_begin) * sizes_.total();
     return {at, at + sizes_.packed, at + sizes_.packed + sizes_.acc, at + sizes_.packed + sizes_.acc + sizes_.sums};
+  }
+
+  // Of the tokens from `begin` on, those of its block.
+  int32_t EndInBlock(int32_t begin) const {
+    return std::min((begin / p_.layout.block_tokens + 1) * p_.layout.block_tokens, p_.token_end);
   }
 
   void Begin(int32_t kv_head) const {
@@ -113,33 +115,18 @@ class Piece {
            p_.layout.TileOffset(kv_head, token - block * p_.layout.block_tokens);
   }
 
-  // The tile that is read after (kv_head, token) of tokens begin .. end - 1 of a block; null: none.
-  const std::byte* NextTile(int32_t kv_head, int32_t token, int32_t begin, int32_t end) const {
-    if (token + kTileTokens < end) return TileAt(kv_head, token + kTileTokens);
-    if (kv_head + 1 < p_.kv_head_end) return TileAt(kv_head + 1, begin);
-    return end < p_.token_end ? TileAt(p_.kv_head_begin, end) : nullptr;
-  }
-
-  // The lines that follow `at` by `bytes`, going on at `next` after `end`.
-  static Ahead::Lines LinesAfter(const std::byte* at, int64_t bytes, const std::byte* end, const std::byte* next) {
-    const int64_t left = end - at - bytes;
-    if (next == end) return {at + bytes, -1, nullptr};
-    if (left > 0) return {at + bytes, (left + kLine - 1) / kLine, next};
-    return {next - left, -1, nullptr};
-  }
-
   // The run of memory that holds the tile of tokens begin .. end - 1 of a block: all heads of a whole block, else the
   // head's tokens.
-  Ahead::Run RunOf(int32_t kv_head, int32_t begin, int32_t end) const {
+  Ahead RunOf(int32_t kv_head, int32_t begin, int32_t end) const {
     const int32_t block = p_.layout.block_tokens;
     const bool whole = begin % block == 0 && end % block == 0;
-    Ahead::Run run;
+    Ahead run;
     run.begin = TileAt(whole ? p_.kv_head_begin : kv_head, begin);
     run.bytes = whole ? (p_.kv_head_end - p_.kv_head_begin) * p_.layout.head_bytes()
                       : (end - begin + kTileTokens - 1) / kTileTokens * p_.layout.tile_bytes();
     run.next = !whole && kv_head + 1 < p_.kv_head_end ? TileAt(kv_head + 1, begin)
                : end < p_.token_end                   ? TileAt(p_.kv_head_begin, end)
-                                                      : run.begin + run.bytes;
+                                                      : nullptr;
     return run;
   }
 
@@ -149,13 +136,10 @@ class Piece {
     const int32_t dim = p_.layout.head_dim;
     const std::byte* const tile = TileAt(kv_head, token);
     const std::byte* const values = tile + p_.layout.key_tile_bytes;
-    const std::byte* const end = tile + p_.layout.tile_bytes();
-    const std::byte* const next_tile = NextTile(kv_head, token, begin, end_token);
-    const std::byte* const next = next_tile != nullptr ? next_tile : end;
-    Ahead::Run run = RunOf(kv_head, begin, end_token);
+    Ahead run = RunOf(kv_head, begin, end_token);
     const auto ahead_of = [&](const std::byte* at) {
       run.at = at - run.begin;
-      return Ahead{LinesAfter(at, kNearBytes, end, next), run};
+      return run;
     };
     p_.codec->keys.scores({head.packed, vectors_, dim, tile, scores_, ahead_of(tile)});
     const float cap = p_.options.soft_cap * kLog2E;

@@ -98,7 +98,7 @@ class Tiles {
       const auto begin = std::chrono::steady_clock::now();
       for (int32_t t = 0; t < FLAGS_tiles; ++t) {
         std::byte* const tile = Tile(t);
-        const Ahead ahead{{tile, -1, nullptr}, {tile, bytes_, tile, 0}};
+        const Ahead ahead{tile, bytes_, tile, 0};
         if (scores) {
           codec_.keys.scores({packed_.get(), vectors_, FLAGS_head_dim, tile, scores_.get(), ahead});
         }

@@ -38,15 +38,27 @@ void Scores(const ScoreArgs& a) {
     StoresBefore();
     for (int s = 0; s < steps; ++s, query += 2 * each * kRowBytes) {
       const std::byte* const keys = s == steps - 1 && left < kStepDims ? last : a.tile + int64_t{s} * kBlock;
+      // The step's lines among its instructions, so that these do not wait behind them.
+      const bool asks = begin == 0 && s + 1 < steps;
+      const auto ask = [&]() FD_INLINE {
+        if (asks) ahead.Quad();
+      };
       _tile_loadd(4, query, kRowBytes);
+      ask();
       _tile_loadd(6, keys, kWordRow);
+      ask();
       _tile_dpbf16ps(0, 4, 6);
+      ask();
       _tile_loadd(5, query + each * kRowBytes, kRowBytes);
+      ask();
       _tile_dpbf16ps(1, 5, 6);
+      ask();
       _tile_loadd(7, keys + kRowBytes, kWordRow);
+      ask();
       _tile_dpbf16ps(2, 4, 7);
+      ask();
       _tile_dpbf16ps(3, 5, 7);
-      if (begin == 0 && s + 1 < steps) ahead.Lines(kBlockLines);
+      ask();
     }
     Sums sums;
     StoreSums(sums);
@@ -74,7 +86,7 @@ void AddValues(const ValueArgs& a) {
   Prefetcher ahead(a.ahead, int64_t{padded_dim} * kTileTokens * 2, 1);
   ForTilePasses(a.vectors, [&](int begin, int each, int had) FD_INLINE {
     SplitWeights(a.weights + int64_t{begin} * kTileTokens, each, had, weights);
-    if (begin == 0) ahead.Lines(kBlockLines);  // while what was stored becomes readable
+    if (begin == 0) ahead.Bytes(kBlock);  // while what was stored becomes readable
     LoadWeights(weights);
     for (int d = 0; d < padded_dim; d += kPartDims) {
       float* const acc = a.acc + int64_t{begin} * padded_dim + d;
@@ -84,20 +96,30 @@ void AddValues(const ValueArgs& a) {
         CopyPart(part, width, a.tokens, copy);
         part = copy;
       }
+      const auto ask = [&]() FD_INLINE {
+        if (begin == 0) ahead.Quad();
+      };
       StoresBefore();
       _tile_loadd(0, acc, stride);
+      ask();
       _tile_loadd(6, part, width * 4);
+      ask();
       _tile_dpbf16ps(0, 4, 6);
+      ask();
       if (width == kPartDims) {
         _tile_loadd(1, acc + 16, stride);
+        ask();
         _tile_loadd(7, part + kRowBytes, kWordRow);
+        ask();
         _tile_dpbf16ps(1, 4, 7);
+        ask();
         _tile_dpbf16ps(1, 5, 7);
         _tile_stored(1, acc + 16, stride);
       }
       _tile_dpbf16ps(0, 5, 6);
+      ask();
       _tile_stored(0, acc, stride);
-      if (begin == 0) ahead.Lines(kBlockLines);
+      ask();
     }
   });
   ahead.Rest();

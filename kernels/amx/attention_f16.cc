@@ -53,8 +53,7 @@ FD_INLINE inline void SplitKeys(const std::byte* rows, int dims, SplitTile* halv
   constexpr int kKeyRow = kTileTokens * 2;
   const auto split = [&](int p) FD_INLINE {
     const std::byte* const row = rows + 2 * p * kKeyRow;
-    ahead.Line();
-    ahead.Line();
+    if (p % 2 == 0) ahead.Quad();
     for (int half = 0; half < kHalves; ++half) {
       SplitPair(Avx512::LoadF16(row + 32 * half), Avx512::LoadF16(row + kKeyRow + 32 * half), halves[half].hi[p],
                 halves[half].lo[p]);
@@ -136,8 +135,8 @@ void SplitValues(const std::byte* rows, int tokens, SplitTile* columns, Prefetch
   constexpr int kValueRow = kVectors * 32;
   for (int t = 0; t < kTileTokens; t += 2) {
     const std::byte* const row = rows + t * kValueRow;
+    if (t % (8 / kVectors) == 0) ahead.Quad();
     for (int v = 0; v < kVectors; ++v) {
-      ahead.Line();
       const __m512 first = t < tokens ? Avx512::LoadF16(row + 32 * v) : _mm512_setzero_ps();
       const __m512 second = t + 1 < tokens ? Avx512::LoadF16(row + kValueRow + 32 * v) : _mm512_setzero_ps();
       SplitPair(first, second, columns[v].hi[t / 2], columns[v].lo[t / 2]);

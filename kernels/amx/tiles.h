@@ -20,7 +20,6 @@ constexpr int kRowBytes = 64;
 constexpr int kHalves = 2;                    // of a tile's tokens or of a part's elements, 16 each
 constexpr int kWordRow = kTileTokens * 4;     // bytes of a row of words in keys, and in a whole part of values
 constexpr int kBlock = kTileRows * kWordRow;  // that a multiplication of both halves takes
-constexpr int kBlockLines = kBlock / kRowBytes;
 
 // GCC's tile loads do not say that they read memory: what was stored must be in it by then.
 FD_INLINE inline void StoresBefore() { __asm__ volatile("" ::: "memory"); }

@@ -107,9 +107,9 @@ struct IntegerKeys {
         });
         const int end = rows - g * kGroupRows < kGroupRows ? rows : (g + 1) * kGroupRows;
         for (int r = g * kGroupRows; r < end; r += kRows) {
-          ahead.Working<kOnce>(kRows * kRowBytes);
+          ahead.Working<kOnce, kRows * kRowBytes>();
           Unroll<kRows>([&]<int i>() FD_INLINE {
-            ahead.Row<kOnce, kRowBytes, i>();
+            ahead.Row<kOnce, kRows * kRowBytes, kRowBytes, i>();
             const std::byte* const row = a.tile + int64_t{r + i} * kRowBytes;
             const float* const query = packed + int64_t{r + i} * Word::kFields * H;
             W word[T];
@@ -201,9 +201,9 @@ struct IntegerValues {
         });
       });
       for (int t = 0; t < tokens; t += 8) {
-        ahead.Working<kOnce>(kRows * kRowBytes);
+        ahead.Working<kOnce, kRows * kRowBytes>();
         Unroll<kRows>([&]<int i>() FD_INLINE {
-          ahead.Row<kOnce, kRowBytes, i>();
+          ahead.Row<kOnce, kRows * kRowBytes, kRowBytes, i>();
           const std::byte* const row = part + (int64_t{t} / Word::kElements + i) * kRowBytes;
           W word[C];
           Unroll<C>([&]<int c>() FD_INLINE { word[c] = I::LoadWords(row + (first + c) * L * 4); });

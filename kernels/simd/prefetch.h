@@ -1,9 +1,14 @@
-// Walks the lines of an Ahead while a tile is worked on.
+// Asks for what is read next while a tile is worked on.
 //
-// Near lines are asked for in the order in which they are read. Far ones are not: while a window of kWindow bytes is
+// Not in the order in which it is read: while a window of kWindow bytes is
 // read, the one after it is asked for in kStreams places in turns, a page apart. The memory system
 // reads several streams faster than one, since its own prefetchers follow each within its page, and
-// banks and channels are busy side by side (docs/performance.md).
+// banks and channels are busy side by side (docs/performance.md). All of it goes into the first-level cache; where
+// that is too small for two windows, the second has it.
+//
+// It goes by quads of kStreams lines, so that an instruction asks for a line with an address that is already in a
+// register: with few query heads the kernels have some ten instructions a line of their own, and
+// reckoning each address from its place cost twice that.
 #pragma once
 
 #include <immintrin.h>
@@ -14,68 +19,87 @@
 namespace fastdecode::kernels {
 namespace {
 
-inline constexpr int kLine = 64;  // bytes
-inline constexpr uint64_t kStreams = 4;
-inline constexpr uint64_t kPage = 4096;
-inline constexpr uint64_t kWindow = kStreams * kPage;
-inline constexpr int64_t kLead =
-    6144;  // bytes by which a window is asked for earlier still: no line is less than this ahead
+inline constexpr int kLine = 64;    // bytes
+inline constexpr int kStreams = 4;  // lines of a quad
+inline constexpr int kPage = 4096;
+inline constexpr int kQuad = kStreams * kLine;
+inline constexpr int kWindow = kStreams * kPage;
+inline constexpr int64_t kLead = 2048;  // bytes by which a window is asked for earlier still
 
 class Prefetcher {
  public:
   // The tile's payload will be walked over `walks` times.
   Prefetcher(const Ahead& ahead, int64_t tile_bytes, int walks)
-      : ahead_(ahead), left_(tile_bytes / kLine), bytes_a_line_(kLine * walks) {}
+      : run_(ahead), left_(static_cast<int>((tile_bytes + kQuad - 1) / kQuad)), bytes_a_quad_(kQuad * walks) {
+    const int64_t at = run_.at + kLead;
+    OpenWindow(at - at % kWindow, static_cast<int>(at % kWindow) / kQuad);
+  }
 
-  FD_INLINE inline void Line() {
-    _mm_prefetch(reinterpret_cast<const char*>(Next(ahead_.near)), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(Next(ahead_.far)), _MM_HINT_T1);
-    --left_;
+  // Before the first tile of the first run: nobody has asked for its first lines.
+  static void Begin(Ahead run) {
+    run.at = -kWindow - kLead;
+    Prefetcher(run, run.bytes < kWindow + kLead ? run.bytes : kWindow + kLead, 1).Rest();
   }
-  // As many lines, or what is left of the tile.
-  FD_INLINE inline void Lines(int count) {
-    for (; count > 0 && left_ > 0; --count) Line();
+
+  // Line `i` of a quad; the last one leads to the next quad.
+  FD_INLINE inline void Line(int i) {
+    _mm_prefetch(reinterpret_cast<const char*>(pages_[i] + in_page_), _MM_HINT_T0);
+    if (i + 1 < kStreams) return;
+    in_page_ += kLine;
+    if (--left_ == left_after_) OpenWindow(window_ + kWindow, 0);
   }
-  // The next `bytes` of a walk are about to be worked on: asks for as much of what comes later, spread
-  // evenly over all walks, so that the memory is never idle. A walk that is the only one (kOnce) does
-  // so line by line instead, which is smoother, but costs a loop with little work its registers.
-  template <bool kOnce>
-  FD_INLINE inline void Working(int bytes) {
-    if constexpr (kOnce) return;
-    for (due_ += bytes; due_ >= bytes_a_line_; due_ -= bytes_a_line_) Line();
+  FD_INLINE inline void Quad() {
+    Unroll<kStreams>([&]<int i>() FD_INLINE { Line(i); });
   }
-  // Row `row` of kBytes in a walk.
-  template <bool kOnce, int kBytes, int row>
+  // As many bytes' lines, or what is left of the tile.
+  FD_INLINE inline void Bytes(int bytes) {
+    for (; bytes > 0 && left_ > 0; bytes -= kQuad) Quad();
+  }
+  // The next kBytes of a walk are about to be worked on, in rows of kRowBytes: asks for as much of what comes later,
+  // spread evenly over all walks, so that the memory is never idle. A walk that is the only one (kOnce)
+  // does so line by line instead, in Row, which is smoother, but costs a loop with little work its registers.
+  template <bool kOnce, int kBytes>
+  FD_INLINE inline void Working() {
+    if constexpr (kOnce && kBytes % kQuad == 0) return;
+    for (due_ += kBytes; due_ >= bytes_a_quad_; due_ -= bytes_a_quad_) Quad();
+  }
+  // Row `row` of kRowBytes of these.
+  template <bool kOnce, int kBytes, int kRowBytes, int row>
   FD_INLINE inline void Row() {
-    constexpr int kRows = kBytes >= kLine ? 1 : kLine / kBytes;
-    if constexpr (kOnce && row % kRows == 0) {
-      for (int bytes = 0; bytes < kBytes; bytes += kLine) Line();
+    constexpr int kRows = kRowBytes >= kLine ? 1 : kLine / kRowBytes;  // that share a line
+    if constexpr (kOnce && kBytes % kQuad == 0 && row % kRows == 0) {
+      constexpr int kLines = kRowBytes >= kLine ? kRowBytes / kLine : 1;
+      Unroll<kLines>([&]<int i>() FD_INLINE { Line((row / kRows * kLines + i) % kStreams); });
     }
   }
   // What the walks did not cover.
   FD_INLINE inline void Rest() {
-    while (left_ > 0) Line();
+    while (left_ > 0) Quad();
   }
 
  private:
-  static FD_INLINE inline const std::byte* Next(Ahead::Lines& lines) {
-    const std::byte* const line = lines.at;
-    lines.at += kLine;
-    if (--lines.count == 0) lines.at = lines.then;
-    return line;
-  }
-  static FD_INLINE inline const std::byte* Next(Ahead::Run& run) {
-    const auto at = static_cast<uint64_t>(run.at + kLead);
-    const uint64_t line = at % kWindow / kLine;
-    const auto place =
-        static_cast<int64_t>(at - at % kWindow + kWindow + line % kStreams * kPage + line / kStreams * kLine);
-    run.at += kLine;
-    return (place < run.bytes ? run.begin : run.next - run.bytes) + place;
+  // The window that is read from place `window` of the run on, of which some quads are behind: pages of the one after
+  // it.
+  __attribute__((noinline)) void OpenWindow(int64_t window, int quads_behind) {
+    window_ = window;
+    for (int i = 0; i < kStreams; ++i) {
+      const int64_t place = window + kWindow + i * kPage;
+      // After the last run, what is being read now: that costs no bandwidth.
+      const std::byte* const after =
+          run_.next != nullptr ? run_.next + (place - run_.bytes) : run_.begin + (place - kWindow);
+      pages_[i] = place < run_.bytes ? run_.begin + place : after;
+    }
+    in_page_ = quads_behind * kLine;
+    left_after_ = left_ - (kWindow / kQuad - quads_behind);
   }
 
-  Ahead ahead_;
-  int64_t left_;
-  const int bytes_a_line_;
+  const Ahead run_;
+  const std::byte* pages_[kStreams];
+  int64_t in_page_ = 0;  // the next line in each
+  int64_t window_ = 0;   // bytes from the run's beginning
+  int left_;             // quads of the tile
+  int left_after_ = 0;   // the window
+  const int bytes_a_quad_;
   int due_ = 0;
 };
 

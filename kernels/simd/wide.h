@@ -47,11 +47,11 @@ struct WideKeys {
         Unroll<H>([&]<int h>() FD_INLINE { Unroll<T>([&]<int i>() FD_INLINE { sum[u][h][i] = I::Zero(); }); });
       });
       for (int d = 0; d < a.head_dim; d += 8) {  // of which head_dim is a multiple
-        ahead.Working<kOnce>(8 * kRowBytes);
+        ahead.Working<kOnce, 8 * kRowBytes>();
         const std::byte* const rows = a.tile + int64_t{d} * kRowBytes;
         const float* const query = q + int64_t{d} * H;
         Unroll<8>([&]<int i>() FD_INLINE {
-          ahead.Row<kOnce, kRowBytes, i>();
+          ahead.Row<kOnce, 8 * kRowBytes, kRowBytes, i>();
           F key[T];
           Unroll<T>([&]<int v>() FD_INLINE { key[v] = LoadElements<I, kFormat>(rows, i, kTileTokens, t + v * L); });
           Unroll<H>([&]<int h>() FD_INLINE {
@@ -105,9 +105,9 @@ struct WideValues {
       };
       int t = 0;
       for (; t + 8 <= tokens; t += 8) {
-        ahead.Working<kOnce>(8 * kRowBytes);
+        ahead.Working<kOnce, 8 * kRowBytes>();
         Unroll<8>([&]<int i>() FD_INLINE {
-          ahead.Row<kOnce, kRowBytes, i>();
+          ahead.Row<kOnce, 8 * kRowBytes, kRowBytes, i>();
           add.template operator()<i % kChains>(part + int64_t{t} * kRowBytes, i, t + i);
         });
       }
