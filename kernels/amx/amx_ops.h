@@ -14,9 +14,13 @@ struct AmxOps {
 };
 
 // From how many query vectors on they are faster than AVX-512's, which does what is below (docs/performance.md):
-// where keys and values must be converted first, and where tiles are loaded as they lie in the cache.
-inline constexpr int kMinSplitVectors = 8;
+// where keys and values must be converted first, and where tiles are loaded as they lie in the cache, of which short
+// heads have few to a set-up.
+inline constexpr int kMinSplitVectors = 9;
 inline constexpr int kMinDirectVectors = 4;
+constexpr bool UsesTilesDirectly(int32_t vectors, int32_t head_dim) {
+  return vectors >= (head_dim < 128 ? 6 : kMinDirectVectors);
+}
 
 extern const AmxOps kAmxF16Ops;
 extern const AmxOps kAmxBf16Ops;

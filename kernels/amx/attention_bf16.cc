@@ -12,17 +12,17 @@ namespace {
 constexpr int kBf16 = static_cast<int>(KvFormat::kBf16);
 
 int64_t PackedFloats(int32_t vectors, int32_t head_dim) {
-  if (vectors < kMinDirectVectors) return kAvx512Kernel.keys[kBf16].packed_floats(vectors, head_dim);
+  if (!UsesTilesDirectly(vectors, head_dim)) return kAvx512Kernel.keys[kBf16].packed_floats(vectors, head_dim);
   return PackedPairsFloats(vectors, head_dim);
 }
 
 void LoadQuery(const QueryArgs& a) {
-  if (a.rows * a.group < kMinDirectVectors) return kAvx512Kernel.keys[kBf16].load_query(a);
+  if (!UsesTilesDirectly(a.rows * a.group, a.head_dim)) return kAvx512Kernel.keys[kBf16].load_query(a);
   PackPairs(a);
 }
 
 void Scores(const ScoreArgs& a) {
-  if (a.vectors < kMinDirectVectors) return kAvx512Kernel.keys[kBf16].scores(a);
+  if (!UsesTilesDirectly(a.vectors, a.head_dim)) return kAvx512Kernel.keys[kBf16].scores(a);
   const int steps = Steps(a.head_dim);
   const int left = a.head_dim - (steps - 1) * kStepDims;
   alignas(64) std::byte last[kBlock];
@@ -78,7 +78,7 @@ void CopyPart(const std::byte* part, int width, int tokens, std::byte* to) {
 }
 
 void AddValues(const ValueArgs& a) {
-  if (a.vectors < kMinDirectVectors) return kAvx512Kernel.values[kBf16].add(a);
+  if (!UsesTilesDirectly(a.vectors, a.head_dim)) return kAvx512Kernel.values[kBf16].add(a);
   const int padded_dim = PaddedDim(a.head_dim);
   const int64_t stride = int64_t{padded_dim} * 4;
   WeightPairs weights;

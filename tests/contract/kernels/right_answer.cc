@@ -136,8 +136,10 @@ Bound BoundOf(const AttentionKernel& kernel, const BoundedCase& c) {
   bound.value_steps = !exact && c.values >= KvFormat::kInt8 ? kShort : 0;
   // AMX: weights are hi + lo of 8 bits each, hi cut off and lo rounded; so are f16 values, both cut off, and lo * lo,
   // each below 2^-7 of its number, is left out.
-  if (kernel.name == "amx" && c.values == KvFormat::kF16 && c.vectors >= 8) bound.products = 0x1p-14 + 0x1p-16;
-  if (kernel.name == "amx" && c.values == KvFormat::kBf16 && c.vectors >= 4) bound.products = 0x1p-16;
+  if (kernel.name == "amx" && c.values == KvFormat::kF16 && c.vectors >= 9) bound.products = 0x1p-14 + 0x1p-16;
+  if (kernel.name == "amx" && c.values == KvFormat::kBf16 && c.vectors >= (c.head_dim < 128 ? 6 : 4)) {
+    bound.products = 0x1p-16;
+  }
   return bound;
 }
 
