@@ -5,6 +5,9 @@
 // tiles of one sequence and head fit into the second-level cache and are walked over again and again. Limit to
 // compare with: the memory's read bandwidth of one thread, which bench_decode_attention measures. What is
 // below it bounds the attention. The best of many short runs, so that what else the machine does hardly shows.
+//
+// For f16 and bf16 without AMX also what the vector units would take if they did nothing but multiply and convert, at
+// the rate at which they begin multiplications (fma_rate.h): no arrangement of these instructions is faster.
 #include <gflags/gflags.h>
 
 #include <algorithm>
@@ -19,8 +22,10 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "bench/kernel_tiles/fma_rate.h"
 #include "common/base/logging.h"
 #include "common/flags/parse_flags.h"
 #include "kernels/attention_kernel.h"
@@ -134,6 +139,16 @@ class Tiles {
   std::vector<float> max_;
 };
 
+// GB/s at which multiplications and conversions alone fill the two ports that do either; 0: not known. A line of 64
+// bytes holds 32 elements; converting a vector of f16 takes one port a turn with 8 lanes, both with 16.
+double PortLimit(std::string_view kernel, KvFormat format, int vectors) {
+  const int lanes = kernel == "avx512" ? 16 : kernel == "avx2" ? 8 : 0;
+  if (lanes == 0 || format >= KvFormat::kInt8) return 0;
+  const int converts = format == KvFormat::kF16 && lanes == 16 ? 2 : 1;
+  const double turns = double{32} / lanes * (vectors + converts);
+  return 64 * bench::FmaRate(lanes) / turns / 1e9;
+}
+
 double Rounded(double x) { return std::round(x * 10) / 10; }
 
 int Run() {
@@ -171,22 +186,25 @@ int Run() {
           std::fprintf(stderr, "bench_kernel_tiles: --vectors are numbers from 1 to 1024, not '%s'\n", text.c_str());
           return 2;
         }
-        Tiles tiles(*choice.kernel, static_cast<KvFormat>(format - std::begin(kKvFormatNames)), vectors);
+        const auto kv_format = static_cast<KvFormat>(format - std::begin(kKvFormatNames));
+        Tiles tiles(*choice.kernel, kv_format, vectors);
         const double all = tiles.Time(true, true, true);
         const double scores = tiles.Time(true, false, false);
         const double both = tiles.Time(true, true, false);
         const double values = tiles.Time(false, false, true);
-        std::printf("%s\n", nlohmann::ordered_json{{"kernel", choice.kernel->name},
-                                                   {"kv_dtype", format_name},
-                                                   {"vectors", vectors},
-                                                   {"head_dim", FLAGS_head_dim},
-                                                   {"scores_ns", Rounded(scores)},
-                                                   {"softmax_ns", Rounded(std::max(0.0, both - scores))},
-                                                   {"values_ns", Rounded(values)},
-                                                   {"all_ns", Rounded(all)},
-                                                   {"gb_per_s", Rounded(static_cast<double>(tiles.bytes()) / all)}}
-                                .dump()
-                                .c_str());
+        nlohmann::ordered_json line{{"kernel", choice.kernel->name},
+                                    {"kv_dtype", format_name},
+                                    {"vectors", vectors},
+                                    {"head_dim", FLAGS_head_dim},
+                                    {"scores_ns", Rounded(scores)},
+                                    {"softmax_ns", Rounded(std::max(0.0, both - scores))},
+                                    {"values_ns", Rounded(values)},
+                                    {"all_ns", Rounded(all)},
+                                    {"gb_per_s", Rounded(static_cast<double>(tiles.bytes()) / all)}};
+        if (const double limit = PortLimit(choice.kernel->name, kv_format, vectors); limit > 0) {
+          line["port_limit_gb_per_s"] = Rounded(limit);
+        }
+        std::printf("%s\n", line.dump().c_str());
         std::fflush(stdout);
       }
     }
