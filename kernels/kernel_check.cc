@@ -16,7 +16,8 @@ struct Shape {
   int32_t group;
   int32_t head_dim;
 };
-constexpr Shape kShapes[] = {{1, 8, 64}, {2, 1, 80}, {1, 3, 24}};
+// The first has vectors enough for AMX's tiles in every format (amx/amx_ops.h).
+constexpr Shape kShapes[] = {{1, 9, 64}, {2, 1, 80}, {1, 3, 24}};
 constexpr int32_t kBlockTokens = kTileTokens;
 // One token, one more than a tile, and some tiles in each of two ranges.
 constexpr int32_t kLengths[] = {1, kTileTokens + 1, 150};

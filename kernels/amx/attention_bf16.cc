@@ -96,8 +96,9 @@ void AddValues(const ValueArgs& a) {
         CopyPart(part, width, a.tokens, copy);
         part = copy;
       }
+      const bool asks = begin == 0 && d + kPartDims < padded_dim;  // a part's lines were asked for before the first
       const auto ask = [&]() FD_INLINE {
-        if (begin == 0) ahead.Quad();
+        if (asks) ahead.Quad();
       };
       StoresBefore();
       _tile_loadd(0, acc, stride);

@@ -1,4 +1,4 @@
-// Decode attention over f16 with AMX, for many query vectors: from sixteen on it is faster than AVX-512
+// Decode attention over f16 with AMX, for many query vectors: from nine on it is faster than AVX-512
 // (docs/performance.md). Its tiles multiply bf16, and an f16 is the exact sum of two, hi and lo.
 //   scores   B: keys, hi and lo, dimensions in pairs as the instruction wants them.
 //   values   B: values, tokens in pairs. The product lo * lo is left out: at most 2^-14 of a

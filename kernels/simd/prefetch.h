@@ -24,21 +24,25 @@ inline constexpr int kStreams = 4;  // lines of a quad
 inline constexpr int kPage = 4096;
 inline constexpr int kQuad = kStreams * kLine;
 inline constexpr int kWindow = kStreams * kPage;
-inline constexpr int64_t kLead = 2048;  // bytes by which a window is asked for earlier still
+inline constexpr int kLead = 2048;  // bytes by which a window is asked for earlier still
 
 class Prefetcher {
  public:
   // The tile's payload will be walked over `walks` times.
   Prefetcher(const Ahead& ahead, int64_t tile_bytes, int walks)
-      : run_(ahead), left_(static_cast<int>((tile_bytes + kQuad - 1) / kQuad)), bytes_a_quad_(kQuad * walks) {
-    const int64_t at = run_.at + kLead;
-    OpenWindow(at - at % kWindow, static_cast<int>(at % kWindow) / kQuad);
+      : run_(ahead),
+        left_(static_cast<int>((tile_bytes + kQuad - 1) / kQuad)),
+        page_(PageOf(ahead)),
+        bytes_a_quad_(kQuad * walks) {
+    const int64_t at = run_.at + LeadOf(ahead);
+    OpenWindow(at - at % window_bytes(), static_cast<int>(at % window_bytes()) / kQuad);
   }
 
   // Before the first tile of the first run: nobody has asked for its first lines.
   static void Begin(Ahead run) {
-    run.at = -kWindow - kLead;
-    Prefetcher(run, run.bytes < kWindow + kLead ? run.bytes : kWindow + kLead, 1).Rest();
+    const int bytes = kStreams * PageOf(run) + LeadOf(run);
+    run.at = -bytes;
+    Prefetcher(run, bytes, 1).Rest();
   }
 
   // Line `i` of a quad; the last one leads to the next quad.
@@ -46,7 +50,7 @@ class Prefetcher {
     _mm_prefetch(reinterpret_cast<const char*>(pages_[i] + in_page_), _MM_HINT_T0);
     if (i + 1 < kStreams) return;
     in_page_ += kLine;
-    if (--left_ == left_after_) OpenWindow(window_ + kWindow, 0);
+    if (--left_ == left_after_) OpenWindow(window_ + window_bytes(), 0);
   }
   FD_INLINE inline void Quad() {
     Unroll<kStreams>([&]<int i>() FD_INLINE { Line(i); });
@@ -78,19 +82,27 @@ class Prefetcher {
   }
 
  private:
+  // A run that is shorter than a window is one, of shorter pages: the window after it is then the run after it.
+  static int PageOf(const Ahead& run) {
+    if (run.bytes >= kWindow) return kPage;
+    return run.bytes >= kQuad ? static_cast<int>(run.bytes) / kQuad * kLine : kLine;
+  }
+  static int LeadOf(const Ahead& run) { return run.bytes >= kWindow ? kLead : 0; }
+  int window_bytes() const { return kStreams * page_; }
+
   // The window that is read from place `window` of the run on, of which some quads are behind: pages of the one after
   // it.
   __attribute__((noinline)) void OpenWindow(int64_t window, int quads_behind) {
     window_ = window;
     for (int i = 0; i < kStreams; ++i) {
-      const int64_t place = window + kWindow + i * kPage;
+      const int64_t place = window + window_bytes() + i * page_;
       // After the last run, what is being read now: that costs no bandwidth.
       const std::byte* const after =
-          run_.next != nullptr ? run_.next + (place - run_.bytes) : run_.begin + (place - kWindow);
+          run_.next != nullptr ? run_.next + (place - run_.bytes) : run_.begin + (place - window_bytes());
       pages_[i] = place < run_.bytes ? run_.begin + place : after;
     }
     in_page_ = quads_behind * kLine;
-    left_after_ = left_ - (kWindow / kQuad - quads_behind);
+    left_after_ = left_ - (window_bytes() / kQuad - quads_behind);
   }
 
   const Ahead run_;
@@ -99,6 +111,7 @@ class Prefetcher {
   int64_t window_ = 0;   // bytes from the run's beginning
   int left_;             // quads of the tile
   int left_after_ = 0;   // the window
+  const int page_;       // bytes
   const int bytes_a_quad_;
   int due_ = 0;
 };

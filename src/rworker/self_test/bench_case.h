@@ -31,7 +31,7 @@ struct BenchCase {
   std::string kernel = "auto";
   rworker::CpuTopology topology{};      // without nodes: this machine's
   rworker::ReadMethod read_method{};    // the fastest, where it is known; without a kernel it is found first
-  std::function<void()> before_pass{};  // of each measured one: waits for its turn
+  std::function<void()> before_pass{};  // of each measured one: waits for its turn, which is one pass then
 };
 
 struct BenchResult {

@@ -14,7 +14,7 @@
 namespace fastdecode::kernels {
 namespace {
 
-constexpr int kGroups[] = {1, 2, 3, 4, 5, 7, 8, 14, 16, 71};
+constexpr int kGroups[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 14, 16, 71};
 
 class DecodeAttentionContract : public PairTest {
  protected:
@@ -51,7 +51,7 @@ TEST_P(DecodeAttentionContract, ShapesOfModels) {
 }
 
 TEST_P(DecodeAttentionContract, LengthsAroundVectorTileAndBlockEdges) {
-  for (const int group : {1, 3, 5, 8}) {
+  for (const int group : {1, 3, 5, 6, 8, 9}) {
     for (int length = 1; length <= 70; length += thorough() ? 1 : 7) {
       CHECK_CASE({.group = group, .head_dim = 48, .length = length}, 32);
     }
@@ -64,8 +64,8 @@ TEST_P(DecodeAttentionContract, LengthsAroundVectorTileAndBlockEdges) {
 
 TEST_P(DecodeAttentionContract, EveryHeadDimWithEveryTailOfHeads) {
   for (int head_dim = 8; head_dim <= kMaxHeadDim; head_dim += 8) {
-    for (const int group : {1, 2, 5, 7}) {
-      if (thorough() || group == 1 || group == 5) {
+    for (const int group : {1, 2, 6, 7, 9}) {
+      if (thorough() || group == 1 || group == 6) {
         CHECK_CASE({.group = group, .head_dim = head_dim, .length = 45});
       }
     }
