@@ -110,7 +110,7 @@ class Prefetcher {
   int64_t in_page_ = 0;  // the next line in each
   int64_t window_ = 0;   // bytes from the run's beginning
   int left_;             // quads of the tile
-  int left_after_ = 0;   // the window
+  int left_after_ = 0;   // of them once the window is asked for
   const int page_;       // bytes
   const int bytes_a_quad_;
   int due_ = 0;
